@@ -1,4 +1,4 @@
-//! Affinity: what recording and restoring it costs, and what it gives a restarted computation. Prints JSON lines.
+//! Affinity: what recording and restoring it costs, and what a restarted computation gains from it. Prints JSON lines.
 //!
 //! ```text
 //! benches/affinity.sh                      everything, and stores it
@@ -38,9 +38,9 @@ struct Options {
 enum What {
     /// Mapping and size of records.
     Planning,
-    /// What checkpoints and restarts take with against without. Under mpirun, one rank.
+    /// The times of checkpoints and restarts with affinity, against those without. Runs under mpirun, on one rank.
     Costs(costs::Costs),
-    /// A computation with checkpoints. Under mpirun.
+    /// A computation with checkpoints. Runs under mpirun.
     Run {
         #[command(flatten)]
         work: work::Work,
@@ -48,7 +48,7 @@ enum What {
         #[arg(long)]
         points: u64,
     },
-    /// The rest of it from one of them. Under mpirun.
+    /// The rest of the computation, from one of its checkpoints. Runs under mpirun.
     Resume {
         #[command(flatten)]
         work: work::Work,
@@ -56,12 +56,12 @@ enum What {
         #[arg(long)]
         version: u64,
     },
-    /// Compares what `run` and `resume` have printed into a file.
+    /// Compares the lines that `run` and `resume` have printed into a file.
     Compare {
         /// JSON lines.
         file: PathBuf,
     },
-    /// A table of what `compare` has printed into a file.
+    /// Prints a table of the lines that `compare` has printed into a file.
     Table {
         /// JSON lines.
         file: PathBuf,

@@ -1,11 +1,11 @@
-//! What an application on a GPU feels of what goes on behind its back.
+//! What an application on a GPU feels of work in the background.
 //!
-//! `mpirun -n GPUS target/release/beside --bench --help`; the root prints one JSON line for each figure.
+//! `mpirun -n GPUS target/release/beside --bench --help` lists the options. The root prints one JSON line for each figure.
 //!
-//! - `step`: the time of a step whose kernels are bound by the GPU's memory, in turns with a flush beside it and without, and the
-//!   rate of the flush against that of one with an idle GPU.
-//! - `ready`: how fast host memory is made ready, with nothing else going on.
-//! - `pin`: how long a kernel launch with its end takes while host memory is being pinned, against afterwards.
+//! - `step`: the time of a step whose kernels are bound by the GPU's memory, in turn with and without a flush in the background,
+//!   and the rate of the flush against that of a flush with an idle GPU.
+//! - `ready`: how fast host memory is made ready while nothing else runs.
+//! - `pin`: how long a kernel takes from its launch to its end while host memory is being pinned, against afterwards.
 
 #[cfg(not(feature = "cuda"))]
 fn main() {
@@ -38,7 +38,7 @@ mod beside {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    /// Bound by memory: three reads and writes for two operations.
+    /// Memory-bound: three reads and writes for two operations.
     const TRIAD: &str = "extern \"C\" __global__ void triad(float4 *a, const float4 *b, const float4 *c, size_t n) {
         size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
         if (i < n) {
@@ -83,25 +83,25 @@ mod beside {
         /// Versions of 128 MiB that are flushed in one round.
         #[arg(long, default_value_t = 120)]
         versions: u64,
-        /// Rounds: a flush with steps beside it, and as many steps without.
+        /// Rounds, each of a flush with steps at the same time, and as many steps without a flush.
         #[arg(long, default_value_t = 20)]
         rounds: usize,
         /// How host memory is pinned.
         #[arg(long, value_enum, default_value = "turns")]
         pin: Pin,
-        /// Host memory is leased in steps of so many MiB.
+        /// Host memory is leased in steps of this many MiB.
         #[arg(long, default_value_t = 256)]
         line: u64,
         /// How many ranks may flush at once; 0: all.
         #[arg(long, default_value_t = 0)]
         bursts: u32,
-        /// Which ranks take turns: those of a link that GPUs share, or all of the node.
+        /// Which ranks take turns: those whose GPUs share a link, or all of the node.
         #[arg(long, value_enum, default_value = "node")]
         scope: Scope,
         /// Bytes per second at which a rank flushes: unlimited, auto, or a number.
         #[arg(long, default_value = "unlimited")]
         rate: String,
-        /// Given by cargo.
+        /// Passed by `cargo bench`.
         #[arg(long, hide = true)]
         bench: bool,
     }
@@ -137,7 +137,7 @@ mod beside {
             unsafe { launch.launch(grid) }.expect("launch");
         }
 
-        /// Enqueues the copy of the halo to host memory and back.
+        /// Enqueues the halo's copy to host memory and back.
         fn exchange(&self) {
             let (array, stream) = (self.arrays[0].address(), self.stream.cu_stream());
             let host = self.halo.as_ptr().expect("pinned").cast_mut();
@@ -149,7 +149,7 @@ mod beside {
             }
         }
 
-        /// Seconds of `kernels` passes over `bytes` of each array, from the first launch to the end of the last.
+        /// Seconds for `kernels` passes over `bytes` of each array, from the first launch to the end of the last kernel.
         fn step(&self, kernels: usize, bytes: u64) -> f64 {
             let begun = Instant::now();
             (0..kernels).for_each(|_| self.launch(bytes));
@@ -215,7 +215,7 @@ mod beside {
         }
     }
 
-    /// Bytes that came down.
+    /// Bytes that were moved from the device to the host.
     fn down(history: &History) -> u64 {
         history.stats().moved_bytes[0]
     }
@@ -237,13 +237,13 @@ mod beside {
         (0..50).for_each(|_| _ = app.step(options.kernels, ARRAY));
         let (mut quiet, mut loaded, mut idle_rates, mut rates, mut ends) = (vec![], vec![], vec![], vec![], vec![]);
         for round in 0..=options.rounds {
-            // With an idle GPU.
+            // The flush with an idle GPU.
             history = next(&caches, history);
             let (begun, before) = (Instant::now(), down(&history));
             fill(&history, &span, &*stream, options.versions);
             history.wait_flushed();
             let rate = (down(&history) - before) as f64 / begun.elapsed().as_secs_f64();
-            // Beside steps, of all ranks at once.
+            // The flush during steps, on all ranks at once.
             history = next(&caches, history);
             world.barrier();
             let (begun, before) = (Instant::now(), down(&history));
@@ -349,7 +349,7 @@ mod beside {
         say(world, "launch beside pinning", options, mine.into_iter());
     }
 
-    /// The root prints the worst and the best of the ranks.
+    /// The root prints the maximum and the minimum over the ranks.
     fn say(
         world: &SimpleCommunicator,
         figure: &str,

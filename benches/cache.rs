@@ -1,20 +1,20 @@
-//! The cache planner: what a decision costs, and what it decides beside algorithm 1 of HPDC'23.
+//! The cache planner: what a decision costs, and what it decides, compared with algorithm 1 of HPDC'23.
 //!
-//! Prints one JSON object a line, after a line that names the machine:
+//! Prints one JSON object per line, after a line that names the machine:
 //!
 //! ```text
 //! cargo bench --bench cache | tee benches/results/cache-NAME.jsonl
 //! ```
 //!
-//! * `window`, `pieces`: one eviction decision for 32 MB over so many fragments of 1 to 2 MB: gaps (a fifth), copies that can leave at
-//!   once, as many that become evictable in up to a millisecond, and a few that stay. `window` is algorithm 1, for caches in which
-//!   a version lies in one range, and may use the gaps that it finds; `pieces` is what is built, and has used all gaps already. Median
-//!   time of a decision, and what it decides: the longest wait among its victims, and their bytes.
-//! * `nothing can move`: host memory is full, and so many versions wait on the device; the median time in which a link finds that it has
-//!   nothing to do.
-//! * `trace`: a simulation of an adjoint computation. 44 GB in 384 versions, small at first and large at last, and in 12,288,
-//!   are hinted, written and read back at a fixed interval; all links move at fixed rates, one job after the other. Its times are simulated, so they
-//!   are the same on every machine; only `call_us_mean` is measured: the mean time of a call of the planner.
+//! * `window`, `pieces`: one eviction decision for 32 MB over this many fragments of 1 to 2 MB: gaps (a fifth), copies that can leave at
+//!   once, as many that become evictable within a millisecond, and a few that stay. `window` is algorithm 1, for caches in which a version
+//!   occupies one range, and may use the gaps that it finds. `pieces` is the planner's own rule, and has used all gaps already. The figures
+//!   are the median time of a decision, and the decision itself: the longest wait among its victims, and their bytes.
+//! * `nothing can move`: host memory is full, and this many versions wait on the device. The figure is the median time in which a link
+//!   finds that it has nothing to do.
+//! * `trace`: a simulation of an adjoint computation. 44 GB, in 384 versions that are small at first and large at last, and in 12,288, are
+//!   hinted, written and read back at a fixed interval; all links move at fixed rates, one job after the other. The times are simulated, so
+//!   they are the same on every machine; only `call_us_mean`, the mean time of a call of the planner, is measured.
 #![forbid(unsafe_code)]
 
 #[path = "cache/window.rs"]
@@ -80,7 +80,7 @@ fn decisions() {
         };
         let us = micros(|| _ = black_box(window(black_box(&view), bytes)));
         say("window", &window(&view, bytes).expect("there is enough"), us);
-        // The copy of the list is made anew for each decision, as the planner does.
+        // The list is copied for each decision, as the planner does.
         let us = micros(|| _ = black_box(evict::choose(black_box(&candidates).clone(), bytes)));
         let plan = evict::choose(candidates.clone(), bytes).expect("there is enough");
         let victims: Vec<Candidate> = candidates.into_iter().filter(|one| plan.victims.contains(&one.id)).collect();
@@ -92,12 +92,12 @@ fn decisions() {
 
 /// Bytes per second of Down, Out, In and Up, in the order of `Link`.
 const RATES: [f64; 4] = [55e9, 2.3e9, 2.7e9, 55e9];
-/// Inside GPU memory.
+/// Bytes per second inside GPU memory.
 const DEVICE_RATE: f64 = 1.9e12;
-/// For each 384 versions.
+/// Computing time of the whole simulation, which is spread evenly over the versions.
 const COMPUTING: Duration = Duration::from_millis(10 * 384);
 
-/// From about 25 to about 210 MB, each a fifth more or less than the trend, if they are 384; otherwise that much in all.
+/// With 384 versions: from about 25 to about 210 MB, each within a fifth of the trend. Any other number of versions has the same sum.
 fn sizes(count: u64) -> Vec<u64> {
     let mut rng = Rng::new(384);
     let size = |version| {
@@ -118,7 +118,7 @@ fn id(version: u64) -> EntryId {
     EntryId { history: 0, version }
 }
 
-/// The planner, links that take their time, and what was counted.
+/// The planner, links that take time, and the counters.
 struct Simulation {
     cache: Cache,
     now: Duration,
@@ -146,7 +146,7 @@ impl Simulation {
         Simulation { cache, now: Duration::ZERO, free_at, jobs, moved: [0; 4], pieces, calls }
     }
 
-    /// Calls the planner, and takes the time.
+    /// Calls the planner, and times the call.
     fn ask<T>(&mut self, call: impl FnOnce(&mut Cache, Duration) -> T) -> T {
         let start = Instant::now();
         let answer = call(&mut self.cache, self.now);
@@ -162,7 +162,7 @@ impl Simulation {
         end
     }
 
-    /// Gives the links what there is to do.
+    /// Gives the links all jobs that they can start.
     fn pump(&mut self) {
         for link in Link::ALL {
             while let Some(job) = self.ask(|cache, now| cache.next(link, now)) {
@@ -175,7 +175,7 @@ impl Simulation {
         }
     }
 
-    /// Goes to the end of the job that ends first; false if there is none, or it ends after `limit`.
+    /// Advances to the end of the job that ends first; false if there is none, or if it ends after `limit`.
     fn step(&mut self, limit: Duration) -> bool {
         let first = (0..self.jobs.len()).min_by_key(|at| self.jobs[*at].0);
         let Some(at) = first.filter(|at| self.jobs[*at].0 <= limit) else { return false };
@@ -223,7 +223,7 @@ impl Simulation {
         tier
     }
 
-    /// Reads a version and says from where, and whether it was on the device at once.
+    /// Reads a version; returns from where, and whether the version was on the device at once.
     fn read(&mut self, version: u64, bytes: u64) -> (Tier, bool) {
         let mut at_once = true;
         let tier = loop {
@@ -293,8 +293,8 @@ fn trace(name: &str, order: &[u64]) {
     );
 }
 
-/// Host memory is full of versions that wait for the file, and so many more wait on the device: what it costs to find that none of
-/// them can move.
+/// Host memory is full of versions that wait for the file, and this many more wait on the device: what it costs to find that
+/// none of them can move.
 fn stuck(count: u64) {
     let bytes = 128 * MB;
     let tier = |unit, capacity| TierOptions { unit, capacity };

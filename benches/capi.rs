@@ -1,10 +1,11 @@
-//! What the C interface costs beside the Rust one: the same tiny checkpoint on three sessions of one process, in turn, of regions that
-//! were registered once: through C, and twice through Rust, which shows by how much two sessions differ that should not; and a restart from node memory against memcpy, with one session at a time.
+//! What the C interface costs compared with the Rust one. The same tiny checkpoint, of regions that were registered once, is taken on three
+//! sessions of one process, in turn: through C, and twice through Rust, which shows by how much two equal sessions differ. And a restart
+//! from node memory is compared with memcpy, with one session at a time.
 //!
-//! With `--unprepared` nobody makes the memory of that checkpoint ready before it is taken.
+//! With `--unprepared`, the memory for the checkpoint of that restart is not made ready before it is taken.
 //!
-//! `mpirun -n 2 cargo bench --bench capi`, or what `cargo bench --no-run --bench capi` names. Rank 0 prints JSON lines: medians in
-//! seconds, their ratio, the target. The first rounds are thrown away.
+//! Run `mpirun -n 2 cargo bench --bench capi`, or the program that `cargo bench --no-run --bench capi` names. Rank 0 prints JSON
+//! lines: medians in seconds, their ratio, and the target. The first rounds are thrown away.
 
 use bivouac_capi::arguments::{BVK_F64, BVK_U64};
 use bivouac_capi::checkpoint::bvk_checkpoint;
@@ -31,7 +32,7 @@ fn main() {
         eprintln!("{panic}");
         SimpleCommunicator::world().abort(1);
     }));
-    // Node memory of this run alone: what earlier ones have left there would be looked at by each restart.
+    // This run has its own node memory: each restart would look at what earlier runs have left there.
     let memory = format!("/dev/shm/bivouac-bench-{}", std::os::unix::process::parent_id());
     std::fs::create_dir_all(&memory).expect("made");
     world.barrier();
@@ -61,7 +62,7 @@ fn main() {
         settings: settings.as_ptr(),
     };
     let mut session = std::ptr::null_mut();
-    // SAFETY: the communicator is live, the options and their texts stay, and there is a place for the handle.
+    // SAFETY: the communicator is live, the options and their texts stay, and `session` has room for the handle.
     assert_eq!(unsafe { bvk_open(world.as_raw(), &options, &mut session) }, BVK_OK);
 
     let (mut field, mut step) = (vec![1.0f64; 128], [0u64]);
@@ -74,7 +75,7 @@ fn main() {
     let mut times: [Vec<f64>; 3] = Default::default();
     for round in 0..ROUNDS + WARM_UP {
         let version = round as u64 + 1;
-        // Which one is first changes from round to round, and so does which one comes after which.
+        // The order changes from round to round: which session is first, and which follows which.
         for turn in 0..3 {
             let which = if round % 2 == 0 { (round / 2 + turn) % 3 } else { (round / 2 + 3 - turn) % 3 };
             world.barrier();
@@ -111,8 +112,8 @@ fn main() {
 
     let mut source = vec![2.5f64; LARGE];
     let mut target = vec![1.0f64; LARGE];
-    // As an application does that knows its size: memory that is made ready in the background has large pages, which a restart maps
-    // sooner.
+    // An application that knows its size does this: memory that is made ready in the background has large pages, which a
+    // restart maps sooner.
     let is_prepared = !std::env::args().any(|argument| argument == "--unprepared");
     // SAFETY: as above.
     unsafe {
@@ -162,7 +163,7 @@ fn main() {
     }
 }
 
-/// The medians of restarts and of copies of `source`, in turn; each of the slowest rank.
+/// The medians of restarts and of copies of `source`, taken in turn; each is that of the slowest rank.
 fn restarts(world: &SimpleCommunicator, source: &[f64], mut restart: impl FnMut()) -> (f64, f64) {
     let mut copied = vec![0.0f64; source.len()];
     let mut times: [Vec<f64>; 2] = Default::default();
@@ -188,7 +189,7 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// The largest of all ranks.
+/// The maximum over all ranks.
 fn worst(world: &SimpleCommunicator, mine: f64) -> f64 {
     let mut all = 0.0;
     world.all_reduce_into(&mine, &mut all, mpi::collective::SystemOperation::max());

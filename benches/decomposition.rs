@@ -1,21 +1,22 @@
-//! What it costs to decompose an array over very many ranks, and to plan a load of it on others: records, posts, and who gets most of them.
+//! What it costs to decompose an array over very many ranks, and to plan a load of it on other ranks: records, posts, and which
+//! rank has most of them.
 //!
-//! The pure code alone, all ranks in one process: what ranks would send each other is handed from one to the other here, in rounds. Nothing is
-//! timed. Prints one JSON object a line:
+//! Runs the pure code alone, with all ranks in one process: whatever ranks would send each other is handed from one to another in rounds.
+//! Nothing is timed. Prints one JSON object per line:
 //!
 //! ```text
 //! cargo bench -p bivouac-core --no-default-features --bench decomposition | tee benches/results/decomposition.jsonl
 //! ```
 //!
-//! * `record`: bytes of the records of all ranks by their boxes, and of the rank that has most.
-//! * `decompose`: posts to the owners of cells, those that these send on among them.
-//! * `match`: the same for a load on three quarters as many ranks: what readers have and what ranks want.
-//! * `hand out`: what owners then tell ranks of what these want.
-//! * `requests`: what ranks then ask readers for, if none can read for itself what another one reads.
-//! * `messages`: the same sums for few ranks up to many.
+//! * `record`: bytes of the records of all ranks per box, and of the rank that has most per box.
+//! * `decompose`: posts to the owners of cells, including those that owners send on among themselves.
+//! * `match`: the same for a load on three quarters as many ranks, about what readers have and what ranks want.
+//! * `hand out`: posts in which owners then tell ranks about what these want.
+//! * `requests`: posts in which ranks then ask readers, if no rank can itself read what another one reads.
+//! * `messages`: the same sums, for few ranks up to many.
 //!
-//! Posts of a rank to itself are no messages and are not counted; each of the others is acknowledged, by one message more. Of the bytes, what surrounds a post
-//! (its number, the ranks) is left out. Reductions are not counted here: `benches/results/scaling_messages.csv` has them.
+//! A rank's posts to itself are no messages and are not counted; each of the others is acknowledged by one more message. The bytes exclude
+//! what surrounds a post (its number, the ranks). Reductions are not counted here: `benches/results/scaling_messages.csv` has them.
 #![forbid(unsafe_code)]
 
 use bivouac_core::base::Rank;
@@ -31,13 +32,13 @@ use std::collections::BTreeMap;
 
 #[derive(Parser)]
 struct Options {
-    /// Ranks of the large cases.
+    /// Number of ranks in the large cases.
     #[arg(long, default_value_t = 1_000_000)]
     ranks: u32,
-    /// Most ranks of the table of messages.
+    /// Maximum number of ranks in the table of messages.
     #[arg(long, default_value_t = 4096)]
     table: u32,
-    /// Only these cuts.
+    /// Measure only these cuts.
     #[arg(long, value_delimiter = ',')]
     cuts: Vec<Cut>,
     /// Passed by `cargo bench`.
@@ -45,20 +46,21 @@ struct Options {
     bench: bool,
 }
 
-/// How an array is cut. Sizes do not divide, so that the parts differ and cells do not lie as they do.
+/// How an array is cut. Sizes do not divide evenly, so that the parts differ and the cells do not coincide with them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Cut {
     /// Along the slowest dimension.
     Slabs,
     /// In three dimensions.
     Boxes,
-    /// Patches of an adaptive mesh, four a rank, that are all in one corner of its array.
+    /// Patches of an adaptive mesh, four per rank, all in one corner of its array.
     Corner,
-    /// The same with a layer of elements free behind each layer of patches, one of which is a sheet of the last rank, through the whole array.
+    /// The same, with a free layer of elements after each layer of patches. One of the free layers is a sheet of the last rank,
+    /// through the whole array.
     Sheet,
 }
 
-/// Patches of a rank, and elements of their sides.
+/// Patches per rank, and elements along their sides.
 const PATCHES: u64 = 4;
 const PATCH: u64 = 16;
 
@@ -74,7 +76,7 @@ impl Cut {
         }
     }
 
-    /// The array that `of` ranks have cut first, on so many ranks.
+    /// The array that was first cut for `of` ranks, on this many ranks.
     fn on(self, ranks: u32, of: u32) -> Laid {
         Laid { cut: self, ranks, of, grid: grid(ranks), grid_of: grid(of) }
     }
@@ -91,7 +93,7 @@ struct Laid {
 }
 
 impl Laid {
-    /// What a rank has of it.
+    /// A rank's parts of the array.
     fn parts(&self, rank: u32) -> Parts {
         let (rank, ranks, of) = (u64::from(rank), u64::from(self.ranks), u64::from(self.of));
         let boxes = match self.cut {
@@ -109,7 +111,7 @@ impl Laid {
             Cut::Corner | Cut::Sheet => {
                 let patches = PATCHES * of;
                 let side = (1..).find(|side: &u64| side.pow(3) >= patches).unwrap_or(1);
-                // Fifty times as wide as the corner that it is refined in.
+                // Fifty times as wide as the corner in which it is refined.
                 let level = Boxes::of([50 * side * PATCH; 3]).sparse();
                 let (first, last) = share(patches, rank, ranks);
                 let free = u64::from(self.cut == Cut::Sheet);
@@ -127,12 +129,12 @@ impl Laid {
     }
 }
 
-/// The first of the `index`-th of so many shares of what there is, and the one behind its last.
+/// The first element of the `index`-th of this many shares of `of` elements, and the one after its last.
 fn share(of: u64, index: u64, shares: u64) -> (u64, u64) {
     (of * index / shares, of * (index + 1) / shares)
 }
 
-/// So many boxes in three dimensions, as near to a cube as the factors allow.
+/// This many boxes in three dimensions, as close to a cube as the factors allow.
 fn grid(ranks: u32) -> [u64; 3] {
     let ranks = u64::from(ranks);
     let factors =
@@ -142,12 +144,12 @@ fn grid(ranks: u32) -> [u64; 3] {
     all.min_by_key(|sides| sides.iter().sum::<u64>()).unwrap_or([1, 1, ranks])
 }
 
-/// What ranks have sent and got.
+/// What ranks have sent and received.
 struct Traffic {
     sent: Vec<u32>,
     posts: Vec<u32>,
     bytes: Vec<u64>,
-    /// Posts that were sent on because of posts, and so on: the longest chain.
+    /// The longest chain of posts, each of which was sent on because of the one before it.
     hops: u32,
 }
 
@@ -184,10 +186,10 @@ fn round(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
 }
 
-/// A post on its way.
+/// A post in transit.
 type Mail = (u32, Rank, Vec<u8>);
 
-/// Hands posts to those that they are for, and what these send on, until nothing is under way.
+/// Delivers posts to their recipients, and then the posts that these send on, until none is in transit.
 fn deliver(mut mail: Vec<Mail>, traffic: &mut Traffic, mut on_post: impl FnMut(Rank, &[u8]) -> Vec<(Rank, Vec<u8>)>) {
     while !mail.is_empty() {
         traffic.hops += 1;
@@ -205,7 +207,7 @@ fn sums(laid: &Laid) -> Sums {
     (0..ranks).map(|rank| Sums::of_rank(&laid.parts(rank), Rank(rank), ranks)).fold(Sums::default(), Sums::and)
 }
 
-/// Records of all ranks.
+/// Measures the records of all ranks.
 fn record(cut: Cut, ranks: u32, sums: &Sums) -> Value {
     let (mut all, mut boxes, mut most) = (0u64, 0u64, 0f64);
     let laid = cut.on(ranks, ranks);
@@ -223,7 +225,7 @@ fn record(cut: Cut, ranks: u32, sums: &Sums) -> Value {
     })
 }
 
-/// Parts to the owners of cells, who look for overlaps, as `Session::decompose` has them sent.
+/// Sends parts to the owners of cells, which look for overlaps, as `Session::decompose` has them sent.
 fn decompose(cut: Cut, ranks: u32, sums: &Sums) -> Traffic {
     let laid = cut.on(ranks, ranks);
     let whole = laid.parts(0);
@@ -243,7 +245,8 @@ fn decompose(cut: Cut, ranks: u32, sums: &Sums) -> Traffic {
     traffic
 }
 
-/// What readers of the shards of `of` ranks have and `ranks` ranks want, to the owners of cells; what these tell whom then, and what readers are asked for.
+/// Sends the owners of cells what readers of the shards of `of` ranks have and what `ranks` ranks want. Counts this, what the owners then
+/// tell the ranks, and what the ranks then ask readers for.
 fn plan(cut: Cut, ranks: u32, of: u32) -> [Traffic; 3] {
     let (old, new) = (cut.on(of, of), cut.on(ranks, of));
     let whole = new.parts(0);
@@ -313,7 +316,7 @@ fn table(cut: Cut, most: u32) {
     }
 }
 
-/// The most memory that the process has had, in MiB.
+/// The peak memory of the process, in MiB.
 fn peak_mib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

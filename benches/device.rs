@@ -1,7 +1,8 @@
-//! What the device layer costs, as ratios against the bare copies of the driver, taken in one run.
+//! What the device layer costs: ratios against the driver's bare copies, taken in the same run.
 //!
-//! `cargo bench --bench device` on a machine with a GPU; prints JSON lines. Stream time lies between events around the
-//! call, host time from before the call until its end is known. Medians of 25, after five runs that do not count.
+//! `cargo bench --bench device` prints JSON lines on a machine with a GPU. Stream time is measured between events
+//! around the call, host time from before the call until its end is known. All figures are medians of 25 runs, after
+//! five that do not count.
 
 #[cfg(not(feature = "cuda"))]
 fn main() {
@@ -40,7 +41,7 @@ mod gpu {
         values[values.len() / 2]
     }
 
-    /// Stream and host seconds of `work`, medians.
+    /// Median stream and host seconds of `work`.
     fn timed(device: &CudaDevice, mut work: impl FnMut(&dyn Stream)) -> (f64, f64) {
         let raw = device.context().new_stream().expect("stream");
         let stream = device.adopt(&raw).expect("own context");
@@ -106,7 +107,7 @@ mod gpu {
                 Run::whole(cut(&from, at), Some(cut(&to, at)), (at / length * length.div_ceil(256 << 10)) as u32)
             };
             let runs: Vec<Run> = (0..bytes / length).map(|index| each(index * length)).collect();
-            // Made before: a program has its runs.
+            // Made in advance: a program has its runs already.
             let mut prepared = vec![runs; 30];
             let ours = timed(device, |stream| {
                 let runs = prepared.pop().expect("one for each round");
@@ -124,14 +125,14 @@ mod gpu {
         }
     }
 
-    /// Page-aligned host memory, touched.
+    /// Page-aligned host memory that has been touched.
     fn host(bytes: u64) -> (HostRange, &'static mut [u8]) {
         let memory = vec![1u8; bytes as usize + 4096].leak();
         let skip = memory.as_ptr().align_offset(4096);
         HostRange::leaked(&mut memory[skip..skip + bytes as usize])
     }
 
-    /// Pinned and pageable transfers: one large, and pieces as a cache makes them, with and without a gate.
+    /// Pinned and pageable transfers: in one large piece, and in pieces as a cache makes them, with and without a gate.
     fn links(device: &CudaDevice) {
         let bytes = 512 * MIB;
         let span = device.allocate(bytes).expect("room");

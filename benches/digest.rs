@@ -1,4 +1,4 @@
-//! The block digest: does it see what chance would see, and is it as fast as memory?
+//! The block digest: does it miss no more than chance would, and is it as fast as memory?
 //!
 //! ```text
 //! cargo bench --bench digest -- battery | tee benches/results/digest-battery.jsonl        (all cores, an hour on two)
@@ -6,12 +6,12 @@
 //! cargo bench --bench digest -- speed --threads 16 | tee benches/results/digest-NAME.jsonl (a quiet machine)
 //! ```
 //!
-//! * `battery`: sets of changed blocks of 64 KiB (`digest/families.rs` has the changes, `digest/states.rs` the blocks),
-//!   all pairs of each set compared. Exit status 1 if any half of a digest agrees for different blocks, or if truncated
-//!   digests or flipped bits are far from chance. `tests/digest.rs` runs a slice of it.
-//! * `counters`: blocks of 20 versions of the counters of graphlets, of five graphs: consecutive ones, and all pairs.
-//! * `speed`: the capture loop of `base::digest` and two other candidates, each against memcpy in the same run, by one thread
-//!   and by many at once. `benches/gpu/digest.cu` measures the same candidates on a GPU.
+//! * `battery`: sets of changed 64 KiB blocks (`digest/families.rs` has the changes, `digest/states.rs` the blocks); all
+//!   pairs of each set are compared. The exit status is 1 if any half of a digest is equal for different blocks, or if
+//!   truncated digests or flipped bits are far from chance. `tests/digest.rs` runs a slice of this.
+//! * `counters`: blocks of 20 versions of graphlet counters, for five graphs: consecutive versions, and all pairs.
+//! * `speed`: the capture loop of `base::digest` and two other candidates, each against memcpy in the same run, on one thread
+//!   and on many at once. `benches/gpu/digest.cu` measures the same candidates on a GPU.
 #![deny(unsafe_code)]
 
 #[path = "digest/battery.rs"]
@@ -67,7 +67,7 @@ enum What {
         /// Blocks drawn for each state and kind of change.
         #[arg(long, default_value_t = 1 << 17)]
         draws: usize,
-        /// Pairs of blocks of small whole numbers, of each kind of change.
+        /// Pairs of blocks of small whole numbers for each kind of change.
         #[arg(long, default_value_t = 1_000_000_000)]
         pairs: u64,
         #[arg(long, default_value_t = 1)]
@@ -83,10 +83,10 @@ enum What {
     },
     /// The capture loop and other candidates against memcpy.
     Speed {
-        /// Threads at once.
+        /// Number of threads that run at once.
         #[arg(long, default_value_t = 1)]
         threads: usize,
-        /// Bytes of each thread, in MiB.
+        /// Memory of each thread, in MiB.
         #[arg(long, default_value_t = 128)]
         mib: usize,
         /// Rounds that count.

@@ -1,7 +1,7 @@
-//! The figures of restarts on another number of ranks: each is a ratio of two things measured in turn, in one run, on as many bytes.
+//! The figures of restarts on a different number of ranks: each is a ratio of two things measured in turn, in one run, on as many bytes.
 //!
-//! Run it through `benches/elastic.sh`. One mpirun has as many ranks as the greater number; the others sit out where fewer load or save. Every line that rank
-//! 0 prints is one JSON object.
+//! Run it through `benches/elastic.sh`. One mpirun has as many ranks as the greater number; the others stay idle where fewer load or save.
+//! Every line that rank 0 prints is one JSON object.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "cuda")]
@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const O_DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
-/// Bytes of a raw read, and threads per rank of it.
+/// Bytes of a raw read, and the threads per rank that read.
 const READ: usize = 4 << 20;
 const READERS: usize = 4;
 /// The node that dies.
@@ -104,12 +104,12 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// What an element of the array is.
+/// The value of an element of the array.
 fn value(index: u64) -> f64 {
     f64::from_bits((index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 12) | 0x3ff0_0000_0000_0000)
 }
 
-/// So many ranks in three dimensions, as even as can be, most of them in the slowest.
+/// This many ranks in three dimensions, as evenly as possible, with most of them along the slowest.
 fn grid(ranks: u64) -> [u64; 3] {
     let mut best = [ranks, 1, 1];
     for x in 1..=ranks {
@@ -123,7 +123,7 @@ fn grid(ranks: u64) -> [u64; 3] {
     best
 }
 
-/// The box of one rank of so many: where it begins, and its extents.
+/// The box of one rank: where it begins, and its extents.
 struct Mine {
     shape: [u64; 3],
     origin: [u64; 3],
@@ -147,7 +147,7 @@ impl Mine {
         Boxes::of(self.shape).own(self.origin, self.extent).halo(halo)
     }
 
-    /// All elements, in order, with where they are in the array.
+    /// All elements, in order, as their places in the array.
     fn indices(&self) -> impl Iterator<Item = u64> + '_ {
         let [_, y, x] = self.shape;
         let [oz, oy, ox] = self.origin;
@@ -174,7 +174,7 @@ impl Bench {
         all
     }
 
-    /// Until all ranks are here, asleep: a rank that waits in MPI spins, and would take a processor from those that load.
+    /// Waits, asleep, until all ranks are here: a rank that waits in MPI spins, and would take a processor from those that load.
     fn rest(&self) {
         let mut barrier = self.world.immediate_barrier();
         while let Err(not_yet) = barrier.test() {
@@ -203,8 +203,8 @@ impl Bench {
         }
     }
 
-    /// The node of each of so many ranks. Those that load what is in the memory of other hosts are where others were, and nobody is on one that
-    /// has died.
+    /// The node of each of `ranks` ranks. Ranks that load what is in the memory of other hosts are where other ranks were, and no rank is
+    /// on a node that has died.
     fn nodes(&self, ranks: u32, are_savers: bool) -> Vec<u32> {
         let Options { figure, nodes, .. } = &self.options;
         let mut all: Vec<u32> = (0..*nodes).collect();
@@ -240,7 +240,7 @@ impl Bench {
         config
     }
 
-    /// The first `ranks` ranks, and a session of theirs; on the others nothing.
+    /// The first `ranks` ranks, and a session of theirs; `None` on the others.
     fn open(&self, ranks: u32, are_savers: bool) -> Option<(SimpleCommunicator, Session)> {
         let is_in = self.rank() < ranks;
         let some = self.world.split_by_color(if is_in { Color::with_value(0) } else { Color::undefined() })?;
@@ -250,7 +250,7 @@ impl Bench {
         some.barrier();
         let inner = MpiComm::duplicate(&some, &Timeouts::default()).expect("a communicator");
         let place = Place::here(&config, Workers::Threads, "ranks".into()).expect("a place");
-        // Nodes are numbered by their first ranks.
+        // Nodes are numbered in the order of their first ranks.
         let mut known: Vec<u32> = Vec::new();
         let mut number = |node: &u32| {
             let place = known.iter().position(|known| known == node);
@@ -264,7 +264,7 @@ impl Bench {
         Some((some, session))
     }
 
-    /// The shape of the array, and into how many parts the dimensions are cut by those that save and those that load.
+    /// The shape of the array, and into how many parts the ranks that save and the ranks that load cut its dimensions.
     fn cuts(&self) -> ([u64; 3], [u64; 3], [u64; 3]) {
         let (from, to) = (u64::from(self.options.from), u64::from(self.options.to));
         let elements = from * self.options.mib * (1 << 17);
@@ -325,7 +325,7 @@ impl Bench {
         }
     }
 
-    /// `load_on` on the decomposition that it was saved on, against `load` of as many bytes.
+    /// `load_on` on the decomposition that the array was saved on, against `load` of as many bytes.
     fn same(&self) {
         let bytes = self.options.mib << 20;
         for (what, halo) in [("no halo", [0; 3]), ("halo, rows of 4 KiB", [1; 3])] {
@@ -384,7 +384,7 @@ impl Bench {
         }
     }
 
-    /// A checkpoint of the ranks that save, who are then killed.
+    /// Takes a checkpoint on the ranks that save, which then end as if they were killed.
     fn save(&self) {
         let (shape, cuts, _) = self.cuts();
         let Some((_, session)) = self.open(self.options.from, true) else { return };
@@ -404,7 +404,7 @@ impl Bench {
         drop(session);
     }
 
-    /// Seconds until the ranks that load have elected, have loaded the first region, and have loaded the second.
+    /// Seconds that the ranks that load take to elect, to load the first region, and to load the second.
     fn load(&self, ranks: u32, data: &mut Vec<f64>, is_checked: bool) -> [f64; 3] {
         let (shape, from, to) = self.cuts();
         let cuts = if ranks == self.options.from && self.options.from != self.options.to { from } else { to };
@@ -445,7 +445,7 @@ impl Bench {
     fn resized(&self) {
         let Options { figure, from, to, rounds, mib, .. } = self.options.clone();
         if figure == "files" {
-            // Nothing of another run.
+            // No file of another run may be left.
             if self.rank() == 0 {
                 drop(std::fs::remove_dir_all(self.options.dir.join("local")));
             }
@@ -475,7 +475,7 @@ impl Bench {
             let ours = self.load(to, &mut data, round == 0);
             let reference = match &*figure {
                 "hosts" => self.sendrecv(&source, &mut target),
-                // As many ranks as before, on their own decomposition.
+                // The same number of ranks as before, on their own decomposition.
                 "lost" => {
                     let mut own = Vec::new();
                     let same = self.load(from, &mut own, false);

@@ -1,5 +1,5 @@
-//! The figures of *Scalable Incremental Checkpointing using GPU-Accelerated De-Duplication* (Tan and others, ICPP 2023, section 3), by the calls that
-//! programs make, on the paper's application: the counters of `mpi-examples/graphlets.rs`.
+//! The figures of *Scalable Incremental Checkpointing using GPU-Accelerated De-Duplication* (Tan and others, ICPP 2023, section 3),
+//! measured with the calls that programs make, on the paper's application: the counters of `mpi-examples/graphlets.rs`.
 //!
 //! ```sh
 //! cargo bench --bench figures -- --fig4 --fig5 --restart --dir DIR      # small, on the processor; DIR on the disk to measure
@@ -7,18 +7,21 @@
 //! mpirun -n 2 figures --fig6 --gpu --dir DIR                            # on two of them
 //! ```
 //!
-//! The graphlets of an input are counted once. The counters after each part of the work are kept, on the GPU where they fit, and each method takes
-//! its checkpoints of the same ones: it is waited until one is committed on the local tier before the next is taken.
+//! The graphlets of an input are counted once. The counters after each part of the work are kept, on the GPU where they fit,
+//! and each method takes its checkpoints of the same counters. Each checkpoint is taken after the one before it has been
+//! committed on the local tier.
 //!
-//! - `--fig4`: ten checkpoints by method and length of chunks. `basic` has blocks of `job.block`, as set and at its least.
-//! - `--fig5`: five, ten and twenty, and compression. `full` leaves nothing to earlier checkpoints, so its five and ten are those of its twenty.
-//!   nvCOMP, which the paper compares with, is a library for GPUs that this bench does not have: `compress` is zstd on the processor.
-//! - `--fig6`: the first ten of `--parts` by one rank, then by all ranks of mpirun, each with counters of all vertices and its share of the work.
-//! - `--restart`: a restart of a version from files against plain reads (`figures/restart.rs`).
+//! - `--fig4`: ten checkpoints for each method and chunk length. `basic` has blocks of the default and of the minimum `job.block`.
+//! - `--fig5`: five, ten and twenty checkpoints, and compression. `full` refers to no earlier checkpoints, so its five and ten
+//!   are among its twenty. nvCOMP, with which the paper compares, is a GPU library that this bench does not have: `compress` is
+//!   zstd on the processor.
+//! - `--fig6`: the first ten of `--parts` parts, by one rank and then by all ranks of mpirun, each with counters of all vertices and its
+//!   share of the work.
+//! - `--restart`: a restart of a version from files, against plain reads (`figures/restart.rs`).
 //!
-//! One JSON object a line (`figures/rows.rs`). All checkpoints are kept, and may be referred to, as in the paper, unless `--sources` and `--live`
-//! say less. The GPU's time for a look at the chunks is that of `stats().reduction.device_time`.
-#![deny(unsafe_code)] // But for the example's `gpu`.
+//! Prints one JSON object per line (`figures/rows.rs`). All checkpoints are kept, and may be referred to, as in the paper, unless
+//! `--sources` and `--live` allow less. The GPU's time for a look at the chunks is `stats().reduction.device_time`.
+#![deny(unsafe_code)] // Except in the example's `gpu`.
 
 #[allow(dead_code)]
 #[cfg(feature = "cuda")]
@@ -68,41 +71,41 @@ use std::path::PathBuf;
 const CHECKPOINTS: usize = 10;
 /// Checkpoints of figure 5; the first two divide the last one.
 const FREQUENCIES: [usize; 3] = [5, 10, 20];
-/// Bytes of a chunk where they do not vary.
+/// Bytes of a chunk where its length does not vary.
 const CHUNK: u64 = 128;
-/// Bytes of a block, as `job.block` has it unless a program sets it, and at least.
+/// Bytes of a block: the default of `job.block`, and its minimum.
 const BLOCKS: [u64; 2] = [64 << 10, 4 << 10];
 
 #[derive(Parser)]
 struct Options {
-    /// Methods and lengths of chunks.
+    /// Measure figure 4: methods and chunk lengths.
     #[arg(long)]
     fig4: bool,
-    /// Numbers of checkpoints, and compression.
+    /// Measure figure 5: numbers of checkpoints, and compression.
     #[arg(long)]
     fig5: bool,
-    /// All ranks of mpirun against one.
+    /// Measure figure 6: all ranks of mpirun against one.
     #[arg(long)]
     fig6: bool,
-    /// Restarts from files.
+    /// Measure restarts from files.
     #[arg(long)]
     restart: bool,
     /// A folder on the disk to measure.
     #[arg(long, default_value = "target/tmp")]
     dir: PathBuf,
-    /// The counters are in GPU memory, and counted there.
+    /// Keep the counters in GPU memory, and count there.
     #[arg(long)]
     gpu: bool,
-    /// Vertices of each graph; 20,000, and with --gpu 2^20.
+    /// Vertices of each graph [default: 20,000, with --gpu 2^20].
     #[arg(long, value_parser = clap::value_parser!(u32).range(16..=50_000_000))]
     vertices: Option<u32>,
-    /// Vertices of the largest graphlets; 4, and with --gpu 5.
+    /// Vertices of the largest graphlets [default: 4, with --gpu 5].
     #[arg(long, value_parser = clap::value_parser!(u8).range(2..=5))]
     size: Option<u8>,
-    /// The graphs of figures 4 and 5; figure 6 has the first.
+    /// The graphs of figures 4 and 5; figure 6 uses the first.
     #[arg(long, value_delimiter = ',', default_value = "delaunay,road,bubble,race,mesh")]
     inputs: Vec<Kind>,
-    /// Seed of the graphs and of what changes.
+    /// Seed of the graphs and of the changes.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Bytes of a chunk in figure 4.
@@ -111,22 +114,22 @@ struct Options {
     /// Parts of each rank's work in figure 6.
     #[arg(long, default_value_t = 20)]
     parts: usize,
-    /// reduction.sources; 32 unless it is said, and for --restart its default.
+    /// reduction.sources [default: 32, with --restart that of the key].
     #[arg(long)]
     sources: Option<u64>,
-    /// reduction.live; 0.000001 unless it is said, and for --restart its default.
+    /// reduction.live [default: 0.000001, with --restart that of the key].
     #[arg(long)]
     live: Option<f64>,
     /// MiB of the region whose restarts are measured.
     #[arg(long, default_value_t = 256)]
     mib: usize,
-    /// Its versions.
+    /// Versions of that region.
     #[arg(long, default_value_t = 100)]
     versions: u64,
-    /// Restarts of a version, and plain reads.
+    /// Restarts of each version, and plain reads.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Given by cargo.
+    /// Passed by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -204,7 +207,7 @@ fn frequencies(options: &Options, alone: &SimpleCommunicator, input: &mut Input)
     }
 }
 
-/// One rank that does all of the work, and all ranks with their shares.
+/// Compares one rank that does all of the work with all ranks, each with its share.
 fn ranks(options: &Options, world: &SimpleCommunicator, alone: &SimpleCommunicator) {
     let methods = [Method::Full, Method::Tree];
     let mut single = Vec::new();
@@ -226,7 +229,7 @@ fn ranks(options: &Options, world: &SimpleCommunicator, alone: &SimpleCommunicat
     }
 }
 
-/// A sum over all ranks, and the largest.
+/// The sum over all ranks, and the maximum.
 fn over_all(comm: &SimpleCommunicator, mine: f64) -> (f64, f64) {
     let (mut sum, mut largest) = (0.0, 0.0);
     comm.all_reduce_into(&mine, &mut sum, SystemOperation::sum());

@@ -1,15 +1,15 @@
 //! The kernels of the erasure codes on one core, against memcpy: rates in GB/s (10^9 bytes of data per second).
 //!
 //! All sides run in turn, round by round, on the same touched buffers and in one thread; the first round is thrown away.
-//! Medians are printed, one JSON object a line, after a line that names the machine:
+//! Medians are printed, one JSON object per line, after a line that names the machine:
 //!
 //! ```text
 //! cargo bench --bench kernels | tee benches/results/kernels-NAME.jsonl
 //! ```
 //!
-//! * `memcpy`: one buffer to another, all of it.
-//! * `xor`: `target ^= source`, all of it.
-//! * `share to 2`: one member's data added to two parity members with factors, all of it. This is what each member does
+//! * `memcpy`: one whole buffer to another.
+//! * `xor`: `target ^= source`, over a whole buffer.
+//! * `share to 2`: one member's whole data, added to two parity members with factors. Each member does this
 //!   in an exchange.
 //! * `encode k+m`: `k` buffers to `m` parities, in segments that stay in the cache. The rate counts the data.
 #![forbid(unsafe_code)]
@@ -25,11 +25,11 @@ const DATA_MAX: usize = 8;
 
 #[derive(Parser)]
 struct Options {
-    /// Bytes of each member, in MiB: all together more than the caches hold.
+    /// Size of each member, in MiB: all members together exceed the caches.
     #[arg(long, default_value_t = 64)]
     mib: usize,
-    /// Bytes of each member that are encoded before the next ones, in KiB: two parities and a source stay in the
-    /// second-level cache.
+    /// Size of the part of each member that is encoded before the next ones, in KiB: two parities and a source stay in
+    /// the second-level cache.
     #[arg(long, default_value_t = 256)]
     segment_kib: usize,
     /// Rounds that count.
@@ -44,7 +44,7 @@ struct Options {
 struct Side {
     what: &'static str,
     kernel: &'static str,
-    /// Bytes of data that one run takes in.
+    /// Bytes of data that one run processes.
     bytes: usize,
     run: Box<dyn Fn(&mut Buffers)>,
 }

@@ -1,15 +1,15 @@
-//! Host memory that is copied behind a capture (`save_live`), against one that is copied before it returns (`save`).
+//! Host memory that is copied after a capture has returned (`save_live`), against memory that is copied before (`save`).
 //!
 //! ```text
 //! cargo bench --bench live | tee benches/results/live-NAME.jsonl
 //! GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cargo bench --bench live      (huge pages, where the kernel gives them to who asks)
 //! ```
 //!
-//! A program with one region writes to a part of it and then reads all of it, step by step, on one core. Once with no checkpoint, once with one before
-//! each step, of either kind; in turns, medians. Lines:
+//! A program with one region writes to a part of it and then reads all of it, step by step, on one core. It does so without checkpoints and
+//! with a checkpoint of either kind before each step, in turns; figures are medians. The lines are:
 //!
-//! * `capture`: how long the call takes, and a memcpy of the region;
-//! * `program`: what a checkpoint adds to a step of the program that writes to so much of the region, and of it the share that the other kind adds.
+//! * `capture`: how long the call takes, and how long a memcpy of the region takes;
+//! * `program`: what a checkpoint adds to a step of a program that writes to this share of the region, and the ratio of the two kinds.
 #![forbid(unsafe_code)]
 
 use bivouac_core::comm::threads::world;
@@ -24,7 +24,7 @@ use std::time::Instant;
 
 #[derive(Parser)]
 struct Options {
-    /// Size of the region.
+    /// Size of the region, in MiB.
     #[arg(long, default_value_t = 1024)]
     mib: usize,
     #[arg(long, default_value_t = 9)]
@@ -65,7 +65,7 @@ impl Bed {
         Bed { session, numbers, memory: LiveMemory::leaked(numbers), version: 0, _folder: folder }
     }
 
-    /// One step, behind a checkpoint or none: seconds of the capture, and of both.
+    /// One step, after a checkpoint or none: seconds of the capture, and of both.
     fn step(&mut self, is_captured: bool, part: f64) -> (f64, f64) {
         let begun = Instant::now();
         self.version += 1;
@@ -92,7 +92,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Seconds of a copy of so many bytes.
+/// Seconds of a copy of this many bytes.
 fn memcpy(bytes: usize) -> f64 {
     let (from, mut to) = (vec![1u8; bytes], vec![2u8; bytes]);
     let once = |to: &mut Vec<u8>| {
@@ -115,7 +115,7 @@ fn main() {
     };
     let bare = memcpy(options.mib << 20);
     for part in [0.0, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0] {
-        // A new one each, so that none of them remembers how the last one went.
+        // A new bed for each share, so that none of them remembers the measurements before.
         let mut copied = Bed::new(&options, HostWrites::Copied);
         let mut live = Bed::new(&options, HostWrites::Watched);
         for bed in [&mut copied, &mut live] {

@@ -1,23 +1,27 @@
-//! Checkpoints that are marked and sent from live GPU memory: what the calls cost, how fast it is sent, and what the program feels of it.
+//! Checkpoints that are marked and sent from live GPU memory: what the calls cost, how fast the checkpoints are sent, and what the
+//! program feels of this.
 //!
 //! ```sh
 //! cargo bench --bench marks -- --gib 8 --only mark,write,send,changed,beside
 //! mpirun -n GPUS marks --bench --gib 4 --only mark,send,beside      # one rank for each GPU, all at once
 //! ```
 //!
-//! Node memory only. F is the blocking download of the same regions into pinned memory, in the same run, by all ranks at once. Figures are those of the
-//! slowest rank, printed by the root.
+//! Only node memory is used. F is the blocking download of the same regions into pinned memory, in the same run, by all ranks at once. The
+//! root prints the figures of the slowest rank.
 //!
-//! - `mark`: a capture that marks in host time; and until the stream has come to its end, with and without audit; beside it one digest pass over the regions.
-//! - `write`: `before_write` with nothing marked, with a mark of which these blocks are there already, and before blocks that are copied into the buffer,
-//!   until the stream has come to the end of that; beside it a bare copy inside the device.
-//! - `send`: from the return of a capture that marks to the commit, unpaced: everything, and every second block of 64 KiB and of 4 KiB has changed.
-//! - `changed`: the same with every hundredth block of 64 KiB.
-//! - `beside`: steps of a program that copies 4 GiB inside the device, alone, beside an unpaced transfer and beside a paced one.
+//! - `mark`: the host time of a capture that marks, and the time until the stream has come to its end, with and without audit; for
+//!   comparison, one digest pass over the regions.
+//! - `write`: `before_write` with nothing marked, with a mark whose copies of these blocks have arrived already, and before blocks that are
+//!   copied into the buffer, until the stream has finished the copy; for comparison, a bare copy inside the device.
+//! - `send`: the time from the return of a capture that marks to the commit, unpaced, where everything, and where every second block of
+//!   64 KiB or of 4 KiB, has changed.
+//! - `changed`: the same, where every hundredth block of 64 KiB has changed.
+//! - `beside`: steps of a program that copies 4 GiB inside the device: alone, during an unpaced transfer and during a paced one.
 //!
-//! - `granularity`: scattered pieces of 4 KiB to 16 MiB by bare copies one by one, through a buffer, and as we send them; alone, and beside steps.
+//! - `granularity`: scattered pieces of 4 KiB to 16 MiB, carried by bare copies one by one, through a buffer, and as Bivouac sends them;
+//!   alone, and during steps.
 //!
-//! One JSON object a line; times are medians in seconds.
+//! Prints one JSON object per line; times are medians in seconds.
 #![forbid(unsafe_code)]
 
 #[path = "marks/granularity.rs"]
@@ -39,24 +43,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Marked checkpoints, by one rank for each GPU: mpirun -n GPUS.
+/// Measures marked checkpoints on one rank for each GPU: mpirun -n GPUS.
 #[derive(Parser)]
 struct Options {
-    /// Bytes of the regions of a rank, in GiB.
+    /// Size of a rank's regions, in GiB.
     #[arg(long, default_value_t = 8)]
     gib: u64,
-    /// Bytes of the buffer, in MiB.
+    /// Size of the buffer, in MiB.
     #[arg(long, default_value_t = 2048)]
     buffer: u64,
-    /// Bytes of a block, in KiB.
+    /// Size of a block, in KiB.
     #[arg(long, default_value_t = 64)]
     block: u64,
-    /// What is measured.
+    /// What to measure.
     #[arg(long, value_delimiter = ',', default_value = "mark,write,send,changed,beside")]
     only: Vec<String>,
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Where node memory goes.
+    /// Directory for node memory.
     #[arg(long, default_value = "/dev/shm")]
     memory: PathBuf,
     /// Passed by `cargo bench`.
@@ -66,21 +70,21 @@ struct Options {
 
 const MIB: u64 = 1 << 20;
 
-/// The largest of all ranks. Collective.
+/// The maximum over all ranks. Collective.
 fn most(world: &SimpleCommunicator, mine: f64) -> f64 {
     let mut all = 0.0;
     world.all_reduce_into(&mine, &mut all, SystemOperation::max());
     all
 }
 
-/// The least of all ranks. Collective.
+/// The minimum over all ranks. Collective.
 fn least(world: &SimpleCommunicator, mine: f64) -> f64 {
     let mut all = 0.0;
     world.all_reduce_into(&mine, &mut all, SystemOperation::min());
     all
 }
 
-/// The root prints a line, with how many ranks and GPUs there are.
+/// The root prints a line, with the numbers of ranks and GPUs.
 fn say(world: &SimpleCommunicator, mut line: serde_json::Value) {
     line["ranks"] = world.size().into();
     line["gpus"] = node::gpus().into();
@@ -170,7 +174,7 @@ impl<'a> Bed<'a> {
         self.world.barrier();
     }
 
-    /// Marks the region; how long a capture that marks took.
+    /// Marks the region; returns how long the capture took.
     fn mark(&mut self) -> (Pending, f64) {
         self.version += 1;
         let mut checkpoint = self
@@ -184,7 +188,7 @@ impl<'a> Bed<'a> {
         (pending, begun.elapsed().as_secs_f64())
     }
 
-    /// Overwrites a part of the region, which is declared, with what differs from version to version.
+    /// Declares a part of the region and overwrites it with data that differs from version to version.
     fn write(&self, at: u64, bytes: u64) {
         let part = self.region.part(at, bytes).expect("inside");
         self.offload.before_write(&part, &*self.stream).expect("declared");
@@ -192,7 +196,7 @@ impl<'a> Bed<'a> {
         self.stream.copy(&from, &part).expect("enqueued");
     }
 
-    /// Each `step`th block changes; the bytes.
+    /// Changes each `step`th block; returns the number of bytes.
     fn change(&self, block: u64, step: u64) -> u64 {
         let mut changed = 0;
         if step == 1 {
@@ -212,7 +216,7 @@ impl<'a> Bed<'a> {
         pending.wait(Level::Process).expect("committed");
     }
 
-    /// Two checkpoints, so that both slots are known.
+    /// Takes two checkpoints, so that both slots are known.
     fn warm_up(&mut self) {
         for _ in 0..2 {
             self.change(self.block, 1);
@@ -221,7 +225,7 @@ impl<'a> Bed<'a> {
         }
     }
 
-    /// The blocking download of so many bytes of the region into pinned memory, by all ranks at once; the slowest's. Collective.
+    /// The time of the blocking download of the region into pinned memory, by all ranks at once; the slowest rank's. Collective.
     fn f(&self, rounds: usize) -> f64 {
         let bytes = self.bytes.min(4 << 30);
         let (range, memory) = HostRange::leaked(vec![1u8; bytes as usize + 4096].leak());
@@ -240,7 +244,7 @@ impl<'a> Bed<'a> {
     }
 }
 
-/// `other` holds something that has no two equal blocks.
+/// Fills `other` with data that has no two equal blocks.
 fn fill(bed: &Bed<'_>) {
     let mut rng = bivouac_core::base::rng::Rng::new(1);
     let bytes: Vec<u8> = (0..bed.other.bytes() / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
@@ -293,12 +297,12 @@ fn write(world: &SimpleCommunicator, options: &Options, block: u64) {
             bed.change(block, 1);
             world.barrier();
             let (pending, _) = bed.mark();
-            // The first piece is there soon; the last ones are far from it.
+            // The first piece will have been sent by then; the last ones are far from it.
             std::thread::sleep(Duration::from_millis(20));
             bed.stream.finish().expect("idle");
             safe.push(calls(&bed, &first, 20));
             bed.stream.finish().expect("idle");
-            // What was written to behind the last mark is sent first, so these are others each time.
+            // Parts that were written to after the last mark are sent first, so the parts differ each time.
             for span in parts.iter().skip(round % 2 * 6).take(2) {
                 let span = span.part(0, size).expect("inside");
                 ours.push(seconds(|| {
@@ -326,7 +330,7 @@ fn write(world: &SimpleCommunicator, options: &Options, block: u64) {
     bed.close();
 }
 
-/// From the return of a capture that marks to the commit where every `step`th block of so many bytes has changed.
+/// Measures the time from the return of a capture that marks to the commit, where every `step`th block of `block` bytes has changed.
 fn send(world: &SimpleCommunicator, options: &Options, name: &str, block: u64, step: u64) {
     let mut bed = Bed::new(world, options, block, true);
     fill(&bed);
@@ -334,7 +338,7 @@ fn send(world: &SimpleCommunicator, options: &Options, name: &str, block: u64, s
     let (mut times, mut changed, mut sent) = (Vec::new(), 0, Vec::new());
     for _ in 0..options.rounds {
         let before = bed.offload.stats();
-        // The slot holds what was there two checkpoints ago, when the same blocks were others.
+        // The slot holds the contents of two checkpoints ago, when the same blocks were different.
         changed = bed.change(block, step);
         world.barrier();
         let (pending, _) = bed.mark();
@@ -355,7 +359,7 @@ fn send(world: &SimpleCommunicator, options: &Options, name: &str, block: u64, s
     bed.close();
 }
 
-/// Steps beside a transfer.
+/// Measures steps during a transfer.
 fn beside(world: &SimpleCommunicator, options: &Options, block: u64) {
     let mut bed = Bed::new(world, options, block, true);
     fill(&bed);
@@ -372,7 +376,7 @@ fn beside(world: &SimpleCommunicator, options: &Options, block: u64) {
     world.barrier();
     let alone = median(&steps(&bed, 200));
     let mut figures = Vec::new();
-    // The intervals become those of the second kind.
+    // In the first half of the rounds, which does not count, the intervals become those of the transfer.
     for (name, pause) in [("unpaced", None), ("paced", Some(Duration::from_secs(2)))] {
         let (mut beside, mut took) = (Vec::new(), Vec::new());
         for round in 0..options.rounds.max(9) {

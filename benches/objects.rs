@@ -4,11 +4,11 @@
 //! benches/objects.sh --out NAME        # starts a server on this machine
 //! cargo bench --features object-store --bench objects -- --endpoint http://HOST:PORT --url s3://bucket/prefix
 //! ```
-//!
-//! One node of `--ranks` ranks, which are threads of this process and have node memory and the object tier alone. A round takes a
-//! checkpoint (from the return of `capture` until all ranks know that level `system` is committed), restores one, and does the same
-//! bytes by the client alone: one upload in parts of 8 MiB, four at once, as the node has one object; and ranges of 4 MiB, eight at once for
-//! each rank. The first round is thrown away. Medians, one JSON object a line; ratios are rates, ours over the bare ones.
+//! One node of `--ranks` ranks, which are threads of this process, has node memory and the object tier alone. A round takes a checkpoint
+//! (from the return of `capture` until all ranks know that level `system` is committed), restores one, and moves the same bytes with the
+//! client alone. The client makes one upload in parts of 8 MiB, four at once, because the node has one object, and downloads ranges of
+//! 4 MiB, eight at once for each rank. The first round is thrown away. Medians are printed, one JSON object per line; ratios are rates,
+//! ours over the bare ones.
 #![forbid(unsafe_code)]
 
 use bivouac_core::comm::threads::world;
@@ -36,7 +36,7 @@ struct Options {
     endpoint: String,
     #[arg(long, default_value = "s3://bucket/bench")]
     url: String,
-    /// Bytes of each rank, in MiB.
+    /// Data of each rank, in MiB.
     #[arg(long, default_value_t = 128)]
     mib: usize,
     #[arg(long, default_value_t = 2)]
@@ -129,7 +129,7 @@ fn main() {
     let options = Options::parse();
     let memory = tempfile::tempdir_in("/dev/shm").expect("node memory");
     let (times, gate) = (Mutex::new(Times::default()), Barrier::new(options.ranks));
-    // It chooses the implementation of TLS, which the bare client needs, too.
+    // This chooses the TLS implementation, which the bare client needs as well.
     let tier = bivouac_core::tier::object::at(&options.url, Some(&options.endpoint)).expect("a tier");
     let bare = Mutex::new(Bare::new(&options));
     let all =
@@ -153,7 +153,7 @@ fn main() {
                     pending.wait(Level::System).expect("committed");
                     gate.wait();
                     let up = began.elapsed().as_secs_f64();
-                    // Node memory has it too: another copy is read where that is given up.
+                    // Node memory holds the checkpoint as well, and a restart would read that; this reads the copy in the bucket.
                     let down = read_back(&**tier, rank, options.mib);
                     gate.wait();
                     if rank == 0 {
@@ -191,7 +191,7 @@ fn main() {
     }
 }
 
-/// Reads this rank's shard from the bucket, checked against its digests, as a restart without node memory would.
+/// Reads this rank's shard from the bucket and checks its digests, as a restart without node memory would; returns the seconds.
 fn read_back(tier: &dyn Tier, rank: usize, mib: usize) -> f64 {
     let began = Instant::now();
     let series = tier.all_series().expect("listed").into_iter().find(|series| series.name == NAME).expect("there");

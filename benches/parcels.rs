@@ -7,9 +7,10 @@
 //! ```
 //!
 //! Every rank sends to all others and receives from all others at once. The reference is one call of `MPI_Sendrecv`
-//! for each distance (to rank + d, from rank - d), with all bytes for that peer in one buffer. Rank 0 prints one JSON
-//! object a line: the medians over the rounds of the slowest rank's seconds, the rate of one rank (GB/s sent, while as
-//! much is received), and the ratio of the rates. All buffers are touched before, the first round is thrown away.
+//! for each distance (to rank + d, from rank - d), with all bytes for that peer in one buffer. Rank 0 prints one
+//! JSON object per line: the medians, over the rounds, of the slowest rank's seconds, the rate of one rank (GB/s
+//! sent, while as much is received), and the ratio of the rates. All buffers are touched beforehand, and the first
+//! round is thrown away.
 #![forbid(unsafe_code)]
 
 use bivouac_core::base::Rank;
@@ -27,16 +28,16 @@ use std::time::{Duration, Instant};
 
 #[derive(Parser)]
 struct Options {
-    /// Bytes that each rank sends, in MiB.
+    /// Data that each rank sends, in MiB.
     #[arg(long, default_value_t = 96)]
     mib: usize,
-    /// Bodies of the parcels, in KiB.
+    /// Sizes of the parcels' bodies, in KiB.
     #[arg(long, value_delimiter = ',', default_values_t = [4, 64, 256, 1024, 4096])]
     kib: Vec<usize>,
     /// Rounds that count.
     #[arg(long, default_value_t = 20)]
     rounds: usize,
-    /// Over sockets of our own instead of MPI.
+    /// Use Bivouac's own sockets instead of MPI.
     #[arg(long)]
     sockets: bool,
     /// Passed by `cargo bench`.
@@ -63,7 +64,7 @@ fn main() {
         Opened::NotWanted => Box::new(base),
         Opened::Unreachable(why) => panic!("{why}"),
     };
-    // The same for each peer, and whole parcels of any size.
+    // The number of bytes is the same for each peer, and makes whole parcels of any size.
     let bytes = (options.mib << 20) / (size as usize - 1) / (4 << 20) * (4 << 20);
     assert!(bytes > 0, "--mib is below 4 MiB for each peer");
     let seed = world.rank() as usize;
@@ -142,7 +143,7 @@ impl Bench {
         }
     }
 
-    /// What the user of parcels does: sends a few, takes what is here, and so on.
+    /// Does what the user of parcels does: sends a few, takes one that has arrived, and starts over.
     fn parcels(&mut self, piece: usize) {
         let (size, me) = (self.world.size() as usize, self.world.rank() as usize);
         let pieces = self.outgoing.len() / piece;
@@ -164,13 +165,13 @@ impl Bench {
                     self.comm.recycle(parcel.bytes);
                     taken += 1;
                 }
-                // More ranks than processors: the others must run.
+                // There may be more ranks than processors, so the others must run.
                 None => std::thread::yield_now(),
             }
         }
     }
 
-    /// What a call costs when nothing is under way.
+    /// What a call costs when nothing is in transit.
     fn idle(&mut self) {
         const CALLS: u32 = 100_000;
         let messages = self.timed(|bench| (0..CALLS).for_each(|_| assert_eq!(bench.comm.receive(), Ok(None))));

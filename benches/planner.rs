@@ -1,17 +1,18 @@
 //! What `bivouac plan` computes, and how long it takes.
 //!
-//! Prints one JSON object a line, after a line that names the machine:
+//! Prints one JSON object per line, after a line that names the machine:
 //!
 //! ```text
 //! cargo bench --bench planner | tee benches/results/planner-NAME.jsonl
 //! ```
 //!
-//! * `look`: what a session with "auto" asks its tuner at a look, on the root, where nothing is to be chosen and where (every fifth checkpoint) something is.
-//! * `closed form`: the best plan for each scheme on 100,000 nodes, median of so many rounds.
-//! * `plays`: jobs of 30 days on 100,000 nodes of 32 GPUs, whose parts fail as in table 1 of ICS'19 (some 10,000 failures a job), in threads that take one after the
-//!   other; the most memory that the process has had by then.
+//! * `look`: the time of what a session with "auto" asks its tuner at a look, on the root: when there is nothing to choose, and when there
+//!   is something (at every fifth checkpoint).
+//! * `closed form`: the best plan for each scheme on 100,000 nodes, as a median over this many rounds.
+//! * `plays`: jobs of 30 days on 100,000 nodes of 32 GPUs, whose parts fail as in table 1 of ICS'19 (some 10,000 failures per job), on
+//!   threads that take one job after the other; and the peak memory of the process by then.
 //!
-//! How much faster the plays are than the program in Python that goes step by step is said by the test that compares them
+//! The test that compares the plays with a step-by-step program in Python says how much faster the plays are
 //! (`src/core/planner/play/reference.rs`).
 #![forbid(unsafe_code)]
 
@@ -30,10 +31,10 @@ use std::time::Instant;
 
 #[derive(Parser)]
 struct Options {
-    /// Jobs that are played.
+    /// Number of jobs that are played.
     #[arg(long, default_value_t = 1000)]
     runs: u64,
-    /// Threads that play.
+    /// Number of threads that play.
     #[arg(long, default_value_t = 2)]
     threads: usize,
     /// Rounds of the closed form.
@@ -44,7 +45,7 @@ struct Options {
     bench: bool,
 }
 
-/// 100,000 nodes of 32 GPUs and two processors, with the paper's failures of each part. A node in ten does not come back.
+/// 100,000 nodes of 32 GPUs and two processors, with the paper's failure rates for each part. One failed node in ten does not come back.
 fn machine(scheme: Scheme) -> Machine {
     let mut machine = presets::named("node-8gpu").expect("known");
     machine.nodes = 100_000;
@@ -56,7 +57,7 @@ fn machine(scheme: Scheme) -> Machine {
         loss: 0.1 * 1.44e-10,
         system: machine.failures.system,
     };
-    // A global store that such a machine would have: half an hour for all of it.
+    // Such a machine would have a global store of this speed: half an hour for the whole state.
     let global = machine.global.as_mut().expect("it has one");
     (global.write, global.read) = (machine.state * 1e5 / 1800.0, machine.state * 1e5 / 1800.0);
     machine
@@ -85,7 +86,7 @@ fn main() {
     }
 }
 
-/// Four levels, all of which are the tuner's to choose.
+/// Four levels, all of which the tuner chooses.
 fn looks(rounds: usize) {
     use bivouac_core::Level;
     let levels = Level::VOTED.map(|level| (level, Choice::Auto)).to_vec();
@@ -93,7 +94,7 @@ fn looks(rounds: usize) {
     let mut tuner = Tuner::new(Scope { segment: Some((1.0, 3600.0)), levels, expected });
     let (mut quiet, mut choosing) = (Vec::new(), Vec::new());
     for round in 0..rounds * 5 + 2 {
-        // Costs that jump, so that there is something to be chosen.
+        // Costs jump, so that there is something to choose.
         let times = if round % 10 < 5 { 1.0 } else { 20.0 };
         tuner.on_checkpoint(Some(100.0), 0.5 * times);
         for (level, latency) in Level::VOTED.iter().zip([0.0, 5.0, 20.0, 300.0]) {
@@ -163,7 +164,7 @@ fn round(number: f64) -> f64 {
     (number * 1e3).round() / 1e3
 }
 
-/// The most memory that this process has had.
+/// The peak memory of this process.
 fn peak_mib() -> Value {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));

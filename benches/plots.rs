@@ -1,12 +1,13 @@
-//! Draws the stored figures of shots, and of files that refer to earlier ones: `cargo bench --bench plots` reads `benches/results/shot-h200.jsonl`,
-//! `benches/results/figures-h100.jsonl`, `minis-h100.jsonl`, `granularity-h100.jsonl`, `volume-2core.jsonl`, `decomposition.jsonl`, and of four GPUs `shot-h100-x4.jsonl` and `figures-h100-x4.jsonl`, and writes one SVG and one CSV
-//! for each of the papers' figures into `benches/results/plots/`. Nothing is measured here.
+//! Draws the stored figures of shots, and of files that refer to earlier ones. `cargo bench --bench plots` reads
+//! `benches/results/shot-h200.jsonl`, `benches/results/figures-h100.jsonl`, `minis-h100.jsonl`, `granularity-h100.jsonl`,
+//! `volume-2core.jsonl`, `decomposition.jsonl`, and for four GPUs `shot-h100-x4.jsonl` and `figures-h100-x4.jsonl`. It writes one SVG and
+//! one CSV for each of the papers' figures into `benches/results/plots/`. Nothing is measured here.
 
 #[path = "plots/figures.rs"]
 mod figures;
 #[path = "plots/minis.rs"]
 mod minis;
-#[allow(dead_code)] // The command has looks of its own.
+#[allow(dead_code)] // The command uses items of this module that the plots do not.
 #[path = "../src/command/bivouac/picture.rs"]
 mod picture;
 #[path = "shot/sizes.rs"]
@@ -94,7 +95,7 @@ fn blocked(row: &Value) -> f64 {
     number(row, "init_s") + number(row, "append_s") + number(row, "restore_s")
 }
 
-/// Points grouped by a name, in order of appearance; sorted by x, one for each.
+/// Groups points by name, in order of appearance. Each group is sorted by x, with one point for each x.
 fn grouped<'a>(
     rows: impl Iterator<Item = &'a Value>,
     name: impl Fn(&Value) -> String,

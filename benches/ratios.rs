@@ -1,8 +1,8 @@
 //! The figures of host memory: each is a ratio of two things measured in turn, in one run, on the same bytes.
 //!
 //! Run it through `benches/run.sh`, which starts it under mpirun and stores what it prints. Every line that rank 0
-//! prints is one JSON object: what was measured, the medians of both sides in seconds, their ratio, the target.
-//! All buffers are touched before anything is timed; the first round of each measurement is thrown away.
+//! prints is one JSON object: what was measured, the medians of both sides in seconds, their ratio, and the target. All
+//! buffers are touched before anything is timed; the first round of each measurement is thrown away.
 #![forbid(unsafe_code)]
 
 use bivouac_core::base::digest::{copy_digest, copy_streaming, store_fence};
@@ -34,13 +34,13 @@ struct Options {
     /// What to measure.
     #[arg(value_parser = ["digest", "blocking", "regions", "flush", "restart", "small", "beside", "streams"])]
     figure: String,
-    /// Bytes per rank, in MiB.
+    /// Data per rank, in MiB.
     #[arg(long, default_value_t = 256)]
     mib: usize,
     /// Rounds that count.
     #[arg(long, default_value_t = 20)]
     rounds: usize,
-    /// Directory for local and global tier, on the file system to measure.
+    /// Directory for the local and the global tier, on the file system to measure.
     #[arg(long)]
     dir: PathBuf,
     /// Passed by `cargo bench`.
@@ -150,7 +150,7 @@ impl Bench {
         Session::open(&self.world, config).expect("the session opens")
     }
 
-    /// A session whose first slot has been populated in the background, as an application does that knows its size.
+    /// A session whose first slot has been populated in the background, as in an application that knows its size.
     fn open_prepared(&self, name: &str) -> Session {
         let session = self.open(self.config(name));
         session.prepare(self.bytes() as u64);
@@ -208,7 +208,7 @@ impl Bench {
         );
     }
 
-    /// Blocking time of a checkpoint against memcpy of the same bytes, with no flush and with a flush beside it.
+    /// Blocking time of a checkpoint against memcpy of the same bytes, without a flush and during a flush.
     fn blocking(&self) {
         let data = self.noise();
         let source: &[u8] = bytemuck::cast_slice(&data);
@@ -239,9 +239,9 @@ impl Bench {
         session.close().expect("closed");
     }
 
-    /// Regions that are written and read as streams and as files, in pieces of different sizes: from the begin until the capture has returned against
-    /// memcpy of the same bytes; and read back against a load. Then the first stream of a session, whose length nobody knows, and
-    /// streams that are half as long again each time.
+    /// Regions that are written and read as streams and as files, in pieces of different sizes. Writing, from the beginning until the
+    /// capture has returned, is compared with memcpy of the same bytes, and reading with a load. Then come the first stream of a session,
+    /// whose length nobody knows, and streams that are half as long again each time.
     fn streams(&self) {
         const PIECES: [(&str, usize); 3] = [("4 KiB", 4 << 10), ("64 KiB", 64 << 10), ("1 MiB", 1 << 20)];
         let data = self.noise();
@@ -273,7 +273,7 @@ impl Bench {
             took
         };
         let memcpy = "memcpy into touched private memory";
-        // Before any length is known.
+        // No length is known yet.
         let first = write(&session, source, 1 << 20);
         let target = std::cell::RefCell::new(&mut target);
         let mut copy = || {
@@ -336,7 +336,7 @@ impl Bench {
         self.print("reading a stream into one buffer", at_once, loaded, "load", "<= 1.1");
         self.print("bringing a region back as a file", brought, loaded, "load", "reported");
         session.close().expect("closed");
-        // From a sixteenth on, each half as long again: none begins with enough room.
+        // Streams start at a sixteenth, and each is half as long again: none begins with enough room.
         let session = open("growing", 6);
         let lengths = std::iter::successors(Some(source.len() / 16), |length| Some(length * 3 / 2));
         let (mut ours, mut memcpy_s) = (Vec::new(), Vec::new());
@@ -352,8 +352,9 @@ impl Bench {
         drop(std::fs::remove_file(&raw));
     }
 
-    /// Many regions of 4 to 64 KiB, as adaptive meshes have them: from the call until the capture returns against memcpy of the same
-    /// regions; until they are durable, all agreed, against raw O_DIRECT writes of the same bytes.
+    /// Many regions of 4 to 64 KiB, like those of adaptive meshes: the time from the call until the capture returns, against
+    /// memcpy of the same regions; and the time until all ranks agree that the regions are durable, against raw O_DIRECT writes
+    /// of the same bytes.
     fn regions(&self) {
         const COUNT: usize = 10_000;
         let mut rng = bivouac_core::base::rng::Rng::new(self.rank() as u64);
@@ -364,12 +365,12 @@ impl Bench {
                 (0..words).map(|_| f64::from_bits(rng.next_u64() >> 2)).collect()
             })
             .collect();
-        // Not side by side in memory, as those of a mesh are not that has been refined for a while.
+        // Scattered in memory, like the regions of a mesh that has been refined for a while.
         let regions: Vec<&[f64]> = (0..COUNT).map(|at| &regions[at * 7919 % COUNT][..]).collect();
         let bytes: usize = regions.iter().map(|region| 8 * region.len()).sum();
         let mut target = PageBuffer::new(bytes.next_multiple_of(WRITE));
         let mut config = self.config("regions");
-        // With its padding a shard is longer.
+        // Its padding makes a shard longer.
         let shard = (bytes + COUNT * 8192) as u64;
         config.node.memory_budget = Budget::Bytes(self.world.size() as u64 * (4 * shard + (64 << 20)));
         config.job.global_enabled = false;
@@ -424,7 +425,7 @@ impl Bench {
         session.close().expect("closed");
     }
 
-    /// Bytes flushed to a tier, everything durable and agreed, against raw O_DIRECT writes of the same bytes.
+    /// Bytes flushed to a tier until everything is durable and agreed on, against raw O_DIRECT writes of the same bytes.
     fn flush(&self) {
         for (tier, level) in [("local", Level::NodeReboot), ("global", Level::System)] {
             let data = self.noise();
@@ -444,7 +445,7 @@ impl Bench {
                 })
             };
             let mut reference = || {
-                // Deleting the last round's file takes its time, which is no part of writing.
+                // Deleting the last round's file takes time that is not part of writing.
                 drop(std::fs::remove_file(&raw));
                 self.timed(|| write_raw(&raw, &page))
             };
@@ -463,7 +464,7 @@ impl Bench {
         }
     }
 
-    /// Restart from memory against memcpy; from a file with a cold page cache against raw O_DIRECT reads.
+    /// A restart from memory against memcpy, and from a file with a cold page cache against raw O_DIRECT reads.
     fn restart(&self) {
         let data = self.noise();
         let source: &[u8] = bytemuck::cast_slice(&data);
@@ -513,7 +514,7 @@ impl Bench {
         session.close().expect("closed");
     }
 
-    /// Drops the tier's files from the page cache and has the kernel confirm that no page of them is left.
+    /// Drops the tier's files from the page cache, and has the kernel confirm that none of their pages is left.
     fn assert_cold(&self) {
         self.world.barrier();
         if self.rank() == 0 {
@@ -537,7 +538,7 @@ impl Bench {
         self.world.barrier();
     }
 
-    /// Fixed cost of a checkpoint of 1 KiB per rank, beside one bare allreduce.
+    /// Fixed cost of a checkpoint of 1 KiB per rank, compared with one bare allreduce.
     fn small(&self) {
         let data = vec![1.0f64; 128];
         let session = self.open(self.config("small"));
@@ -581,7 +582,7 @@ impl Bench {
         session.close().expect("closed");
     }
 
-    /// Slow-down of a memory-bound loop while a flush runs beside it.
+    /// Slow-down of a memory-bound loop while a flush runs.
     fn beside(&self) {
         let data = self.noise();
         let session = self.open(self.config("beside"));
@@ -624,7 +625,7 @@ impl Bench {
     }
 }
 
-/// The same number of threads as the engine has writers, each with every n-th piece.
+/// Writes on as many threads as the engine has writers; each takes every n-th piece.
 fn write_raw(path: &Path, bytes: &[u8]) {
     let file = OpenOptions::new().write(true).create(true).truncate(true).custom_flags(O_DIRECT).open(path);
     let file = file.expect("the file system takes O_DIRECT");

@@ -4,18 +4,20 @@
 //! cargo bench --bench reduction -- --dir DIR       # DIR on the disk to measure; one thread captures, two write
 //! ```
 //!
-//! One rank with node memory and the local tier takes `--versions` checkpoints of one region of `--mib` MiB for each method and input. Between
-//! two of them the input changes: `sparse` 8 bytes in every tenth block of 64 KiB, `blocks` all of each hundredth block, `shifted` all bytes move
-//! by 33 chunks of 128, `twice` a tenth is a copy of another tenth, `random` everything. The first checkpoint, which is whole, is left out. For each: bytes of
-//! the shards over bytes stored, the median of the time that `capture` blocks, the median from its return to the commit on the local tier, and
-//! the time of a restart that reads the last one from files. With `--gpu` the region is in the memory of the first GPU, and what the
-//! look at its chunks there took is given, too. One JSON object a line.
+//! One rank with node memory and the local tier takes `--versions` checkpoints of one region of `--mib` MiB for each method and input. The
+//! input changes between checkpoints: in `sparse` 8 bytes in every tenth block of 64 KiB, in `blocks` all of every hundredth block, and in
+//! `random` everything; in `shifted` all bytes move by 33 chunks of 128, and in `twice` a tenth becomes a copy of another tenth. The first
+//! checkpoint, which is whole, is left out. The figures for each method and input are the bytes of the shards over the bytes stored, the
+//! median of the time that `capture` blocks, the median from its return to the commit on the local tier, and the time of a restart that
+//! reads the last checkpoint from files. With `--gpu` the region is in the memory of the first GPU, and the time of the look at its chunks
+//! there is given as well. One JSON object is printed per line.
 //!
-//! `--captures` measures what a capture into node memory costs instead, where nothing, every hundredth block and everything has changed, by
-//! `full` and `basic`: the median time that it blocks, and from its return until the shard is sealed; beside it, in the same run, a plain copy: by the
-//! processor, or with `--gpu` inside the device and down to pinned memory.
+//! `--captures` instead measures what a capture into node memory costs where nothing, every hundredth block or everything has changed, with
+//! `full` and `basic`: the median time that it blocks, and the median from its return until the shard is sealed. A plain copy in the same
+//! run serves for comparison: by the processor, or with `--gpu` inside the device and down to pinned memory.
 //!
-//! `--random` compares what nothing can be gained from: the input `random` by `full`, `auto` and `tree`, and by `full` with compression, in `--rounds` rounds.
+//! `--random` compares settings where nothing can be gained: the input `random` with `full`, `auto` and `tree`, and with `full` and
+//! compression, in `--rounds` rounds.
 #![forbid(unsafe_code)]
 
 use bivouac_core::base::rng::Rng;
@@ -38,7 +40,7 @@ struct Options {
     /// A folder on the disk to measure.
     #[arg(long, default_value = "target/tmp")]
     dir: PathBuf,
-    /// Bytes of the region, in MiB.
+    /// Size of the region, in MiB.
     #[arg(long, default_value_t = 256)]
     mib: usize,
     /// Checkpoints for each method and input.
@@ -47,13 +49,13 @@ struct Options {
     /// Bytes of a chunk.
     #[arg(long, default_value_t = 128)]
     chunk: u64,
-    /// The region is in GPU memory.
+    /// Keep the region in GPU memory.
     #[arg(long)]
     gpu: bool,
-    /// What captures cost, without files.
+    /// Measure what captures cost, without files.
     #[arg(long)]
     captures: bool,
-    /// What it costs where everything changes, by method and with compression, in rounds.
+    /// Measure what reduction costs where everything changes, by method and with compression, in rounds.
     #[arg(long)]
     random: bool,
     #[arg(long, default_value_t = 3)]
@@ -105,7 +107,7 @@ fn config(options: &Options, method: Method, memory: &Path, local: &Path) -> Con
     config
 }
 
-/// Where the region is.
+/// The GPU that holds the region.
 struct Gpu {
     device: Arc<dyn Device>,
     stream: Arc<dyn Stream>,
@@ -131,7 +133,7 @@ fn timed(mut call: impl FnMut()) -> f64 {
     median(&(0..8).map(time).collect::<Vec<_>>()[1..])
 }
 
-/// What plain copies of the region take.
+/// The times of plain copies of the region.
 fn copies(gpu: Option<&Gpu>, bytes: &[u8]) -> serde_json::Value {
     let target: &'static mut [u8] = vec![1u8; bytes.len()].leak();
     let Some(Gpu { device, stream, span }) = gpu else {
@@ -172,7 +174,7 @@ fn captures(options: &Options, gpu: Option<&Gpu>) {
                 let pending = capture(&session, version, &bytes, gpu, caches.as_ref());
                 let returned = began.elapsed().as_secs_f64();
                 assert!(pending.wait(Level::Process).expect("committed") >= Level::Process);
-                // The first have no memory and nothing to compare with.
+                // The first checkpoints have no memory yet, and nothing to compare with.
                 if version > 2 {
                     blocked.push(returned);
                     sealed.push(began.elapsed().as_secs_f64() - returned);
@@ -196,7 +198,7 @@ fn captures(options: &Options, gpu: Option<&Gpu>) {
     }
 }
 
-/// Takes a version of the region, which lies in `bytes` or on the GPU.
+/// Takes a version of the region, which is in `bytes` or on the GPU.
 fn capture(session: &Session, version: u64, bytes: &[u8], gpu: Option<&Gpu>, caches: Option<&Caches>) -> Pending {
     let mut checkpoint = session.begin_checkpoint("bench", version).expect("begun");
     let pending = match (gpu, caches) {
@@ -240,7 +242,8 @@ fn main() {
     }
 }
 
-/// What reduction costs where it finds nothing, over `full`: the time from the call to the commit on the local tier, in rounds, because disks have moods.
+/// What reduction costs where it finds nothing, relative to `full`: the time from the call to the commit on the local tier, measured in
+/// rounds because disks have moods.
 fn everything_changes(options: &Options, gpu: Option<&Gpu>) {
     const SETTINGS: [(Method, Compress); 5] = [
         (Method::Full, Compress::Off),
@@ -252,7 +255,7 @@ fn everything_changes(options: &Options, gpu: Option<&Gpu>) {
     let mut all = [const { Vec::new() }; SETTINGS.len()];
     for round in 0..options.rounds {
         for at in 0..SETTINGS.len() {
-            // Nobody is always the first.
+            // No setting is always the first.
             let at = (at + round) % SETTINGS.len();
             let (method, compress) = SETTINGS[at];
             let line = series(options, gpu, "random", method, compress);
@@ -272,7 +275,7 @@ fn everything_changes(options: &Options, gpu: Option<&Gpu>) {
     }
 }
 
-/// Takes all versions by a method and restores the last one.
+/// Takes all versions with a method and restores the last one.
 fn series(options: &Options, gpu: Option<&Gpu>, input: &str, method: Method, compress: Compress) -> serde_json::Value {
     let folder = tempfile::tempdir_in(&options.dir).expect("a folder");
     let memory = tempfile::tempdir_in("/dev/shm").expect("node memory");

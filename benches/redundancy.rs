@@ -1,8 +1,8 @@
-//! The figures of redundancy between nodes: exchange and rebuild against what the scheme's own minimum of traffic takes at
-//! the rate of `MPI_Sendrecv`, measured in the same run; and the application's blocking time with and without.
+//! The figures of redundancy between nodes: exchange and rebuild, against the time of the scheme's minimum traffic at the
+//! rate of `MPI_Sendrecv`, measured in the same run; and the application's blocking time with and without redundancy.
 //!
-//! Run it through `benches/redundancy.sh`. The ranks run on one host; each counts as a node of its own and has a memory
-//! folder of its own, so that nothing is shared between them but the message layer.
+//! Run it through `benches/redundancy.sh`. The ranks run on one host; each counts as a separate node and has a separate
+//! memory folder, so that nothing is shared between them but the message layer.
 #![forbid(unsafe_code)]
 
 mod nodes;
@@ -27,7 +27,7 @@ struct Options {
     /// Schemes to measure.
     #[arg(long, value_delimiter = ';', default_value = "partner(1);xor(4);rs(2,2)")]
     schemes: Vec<String>,
-    /// Bytes per rank, in MiB.
+    /// Data per rank, in MiB.
     #[arg(long, default_value_t = 128)]
     mib: usize,
     /// Rounds that count.
@@ -36,7 +36,7 @@ struct Options {
     /// Writer threads per rank.
     #[arg(long, default_value_t = 2)]
     writers: u32,
-    /// Directory for everything; node memory lies in /dev/shm.
+    /// Directory for everything except node memory, which is in /dev/shm.
     #[arg(long)]
     dir: PathBuf,
     /// Passed by `cargo bench`.
@@ -113,7 +113,7 @@ impl Bench {
         Session::open_on(Box::new(Scattered { inner, nodes }), &place, config).expect("opens")
     }
 
-    /// Seconds that all ranks take to send `bytes` to the next one and receive as many.
+    /// Seconds in which all ranks send their data to the next one and receive as much.
     fn sendrecv(&self, target: &mut [u64]) -> f64 {
         let (rank, size) = (self.world.rank(), self.world.size());
         self.world.barrier();
@@ -160,7 +160,7 @@ impl Bench {
             }
         }
         let members = self.world.size() as f64;
-        // Bytes that each rank sends and receives, in shards: its own once, and m-1 parities of a chunk each.
+        // What each rank sends and receives, in shards: its own shard once, and m-1 parities of a chunk each.
         let (traffic, rebuild_traffic) = match scheme {
             Scheme::Partner { copies } => (f64::from(copies), 1.0),
             Scheme::Xor { .. } => (1.0, members - 1.0),
@@ -184,7 +184,7 @@ impl Bench {
             median(&mut without),
             "a series without redundancy in the same run",
         );
-        // Dropped as a killed process would leave it; then rank 1's node is lost.
+        // The session is dropped as a killed process would leave it; then rank 1's node is lost.
         drop(session);
         let mut rebuild = Vec::new();
         for _ in 0..self.options.rounds.min(5) {

@@ -1,27 +1,27 @@
 //! A shot: versions written forward at an interval, then read back in a known order, as in HPDC'23 section 5 and HiPC'22
 //! section V, by Bivouac and by its peers, with the same budgets, in the same binary.
 //!
-//! `mpirun -n GPUS target/release/shot --help`; `benches/shot.sh` runs the settings whose results are stored. One rank uses one
-//! GPU (its number on the node, modulo the GPUs there). The root prints one JSON line for each run.
+//! `mpirun -n GPUS target/release/shot --help` lists the options; `benches/shots.sh` runs the settings whose results are
+//! stored. One rank uses one GPU (its number on the node, modulo the GPUs there). The root prints one JSON line for each run.
 //!
 //! | engine | what it does |
 //! |---|---|
 //! | `bivouac` | histories |
-//! | `blocking` | (a) a copy to pinned host memory, and to the file once that is full, each waited for |
-//! | `on-demand` | (b) no GPU cache: a copy to pinned host memory, written to the file behind the application's back; read when asked for |
-//! | `managed` | (c) managed memory: advice and prefetch both ways, throttled at the GPU budget, no file needed |
-//! | `direct` | (d) histories; all host memory is allocated pinned by one call of the driver before the shot, which is its initialisation |
-//! | `memset` | (e) histories; all host memory is mapped, set to zero and registered before the shot, likewise |
+//! | `blocking` | (a) a copy to pinned host memory, or to the file once that memory is full; each copy is waited for |
+//! | `on-demand` | (b) no GPU cache: a copy to pinned host memory, written to the file in the background, and read on demand |
+//! | `managed` | (c) managed memory: advice and prefetch in both directions, throttled at the GPU budget; no file is needed |
+//! | `direct` | (d) histories; one call of the driver allocates all host memory pinned before the shot, which is the initialisation |
+//! | `memset` | (e) histories; all host memory is mapped, set to zero and registered before the shot, which is the initialisation |
 //! | `floor` | (f) bare copies inside the device |
-//! | `copy` | the same with digests, as histories copy, and nothing else of them |
-//! | `file` | raw writes and reads around the page cache of what does not fit, by 1, 2 and 4 threads: what the disk gives |
+//! | `copy` | the same with digests, as histories copy, without the rest of a history |
+//! | `file` | raw writes and reads of what does not fit, past the page cache, on 1, 2 and 4 threads: the rate of the disk |
 //!
-//! Blocking time is what the application's thread spends in appends and restores. Initialisation is stated apart, and so is the
-//! wait for flushes between the passes.
+//! Blocking time is the time that the application's thread spends in appends and restores. Initialisation is stated separately,
+//! and so is the wait for flushes between the passes.
 //!
-//! With `--enqueue` nothing of the application's thread is timed: the computation is a kernel on the application's stream, one step ahead;
-//! appends and restores are enqueued behind it. What counts is how much longer a pass takes than the kernels alone (`kernels_s`), which
-//! are run first.
+//! With `--enqueue`, the application's thread is not timed: the computation is a kernel on the application's stream, one step ahead,
+//! and appends and restores are enqueued after it. The figure is how much longer a pass takes than the kernels alone (`kernels_s`),
+//! which are run first.
 
 #[cfg(not(feature = "cuda"))]
 fn main() {
@@ -157,14 +157,14 @@ mod shot {
     pub struct Options {
         #[arg(long, value_enum, default_value = "bivouac")]
         engine: EngineKind,
-        /// Orders of reading, separated by commas, as all options that name several: every combination is a shot.
+        /// Orders of reading, separated by commas. Every combination of all options with several values is a shot.
         #[arg(long, value_enum, value_delimiter = ',', default_value = "reverse")]
         order: Vec<Order>,
         #[arg(long, value_enum, value_delimiter = ',', default_value = "all")]
         hints: Vec<Hints>,
         #[arg(long, value_enum, value_delimiter = ',', default_value = "uniform")]
         sizes: Vec<Sizes>,
-        /// Versions.
+        /// Number of versions.
         #[arg(long, default_value_t = 384)]
         count: u64,
         /// Bytes of a version of uniform size, in units of 10^6.
@@ -173,26 +173,25 @@ mod shot {
         /// Bytes of a shot of variable sizes, in units of 10^9.
         #[arg(long, default_value_t = 44.0)]
         gb: f64,
-        /// Between two versions, in milliseconds.
+        /// Milliseconds between two versions.
         #[arg(long, value_delimiter = ',', default_value = "10")]
         interval: Vec<f64>,
-        /// GPU cache, in GiB.
+        /// Size of the GPU cache, in GiB.
         #[arg(long, default_value_t = 4.0)]
         pub gpu: f64,
-        /// Host cache of each rank, in GiB.
+        /// Size of the host cache of each rank, in GiB.
         #[arg(long, default_value_t = 32.0)]
         pub host: f64,
         /// Wait for flushes before the backward pass.
         #[arg(long, value_delimiter = ',', action = clap::ArgAction::Set, default_value = "false")]
         wait: Vec<bool>,
-        /// A barrier after each version.
+        /// Meet at a barrier after each version.
         #[arg(long, value_delimiter = ',', action = clap::ArgAction::Set, default_value = "false")]
         tight: Vec<bool>,
-        /// The computation is a kernel on the application's stream, and copies are enqueued behind it (engines bivouac, blocking, on-demand,
-        /// floor).
+        /// Compute with a kernel on the application's stream, and enqueue copies after it (engines bivouac, blocking, on-demand, floor).
         #[arg(long)]
         pub enqueue: bool,
-        /// The application's thread stays awake between two versions.
+        /// Keep the application's thread awake between two versions.
         #[arg(long)]
         awake: bool,
         /// Fields of equal size that make up a version.
@@ -201,7 +200,7 @@ mod shot {
         /// A name under which the figures are shown.
         #[arg(long, default_value = "")]
         set: String,
-        /// First let the machine's memory be touched once: a virtual machine gets it from its host then, which is slow, and not
+        /// First touch the machine's memory once: a virtual machine receives it from its host only then, which is slow and not
         /// what is measured.
         #[arg(long)]
         warm: bool,
@@ -211,16 +210,16 @@ mod shot {
         /// Begin when all memory is mapped and pinned.
         #[arg(long)]
         pub ready: bool,
-        /// When host memory is touched: auto, beside flushes, between them.
+        /// When host memory is touched: auto, during flushes, or between them.
         #[arg(long, value_enum, default_value = "auto")]
         pub touch: TouchKind,
-        /// How it is pinned: in turns, at once.
+        /// How host memory is pinned: in turns, or at once.
         #[arg(long, value_enum, default_value = "turns")]
         pub pin: PinKind,
-        /// Host memory in small pages.
+        /// Use small pages for host memory.
         #[arg(long)]
         pub small_pages: bool,
-        /// Where the file goes.
+        /// Directory for the file.
         #[arg(long, default_value = ".")]
         pub directory: PathBuf,
         /// Also print every call of rank 0.
@@ -229,38 +228,38 @@ mod shot {
         /// Seed of sizes and of the irregular order.
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Given by cargo.
+        /// Passed by `cargo bench`.
         #[arg(long, hide = true)]
         bench: bool,
     }
 
     /// What all engines can do.
     pub trait Engine {
-        /// Forgets the versions of the shot before.
+        /// Forgets the versions of the previous shot.
         fn reset(&mut self);
         fn append(&mut self, version: u64, bytes: u64);
         fn hint(&mut self, _versions: &[u64]) {}
         fn start_prefetch(&mut self) {}
         fn wait_flushed(&mut self) {}
         fn restore(&mut self, version: u64, bytes: u64);
-        /// What it says of itself since the last [`Engine::reset`].
+        /// What the engine reports since the last [`Engine::reset`].
         fn figures(&mut self) -> Figures {
             Figures::default()
         }
     }
 
-    /// What only an engine knows.
+    /// Figures that only an engine knows.
     #[derive(Clone, Default)]
     pub struct Figures {
-        /// Restores that found their version in the GPU cache.
+        /// The share of restores that found their version in the GPU cache.
         pub hit_rate: f64,
         /// Bytes of host memory that are pinned.
         pub pinned: f64,
         /// Bytes over each link.
         pub moved: [f64; 4],
-        /// Versions ahead that were in the GPU cache, at each restore.
+        /// At each restore, the number of versions ahead that were in the GPU cache.
         pub distances: Vec<f64>,
-        /// Seconds of the device in a call, means.
+        /// Mean seconds of the device per call.
         pub device_append: f64,
         pub device_restore: f64,
     }
@@ -269,7 +268,7 @@ mod shot {
         (value * (1u64 << 30) as f64) as u64
     }
 
-    /// What an engine gets.
+    /// What an engine is given.
     pub struct Setup {
         pub device: Arc<CudaDevice>,
         pub raw: Arc<CudaStream>,
@@ -348,7 +347,7 @@ mod shot {
         let mut kernels = options.enqueue.then(|| Kernels::new(&device, &raw));
         let setup = Setup { device, raw, span, segment, rank, enqueue: options.enqueue };
         world.barrier();
-        // The peers that pin all memory first differ in that from the engine that has it pinned already.
+        // The peers that pin all memory first differ in this from the engine whose memory is pinned already.
         let pinning = match options.engine {
             EngineKind::Direct => Some(peers::pin_directly(&setup, gib(options.host))),
             EngineKind::Memset => Some(peers::set_and_register(&setup, gib(options.host))),
@@ -361,12 +360,12 @@ mod shot {
         for (index, case) in cases.iter().enumerate() {
             let sizes = of(case);
             if index > 0 && options.engine == EngineKind::Managed {
-                // Its memory is made for the sizes.
+                // The engine's memory is made for the sizes.
                 drop(engine);
                 engine = open(&options, &setup, &sizes);
             }
             engine.reset();
-            // What was pinned for the first shot serves the others, each of which would have had to wait for it.
+            // Memory that was pinned for the first shot serves the others as well; each of them would have had to wait for it.
             let init = if index == 0 || pinning.is_some() { init } else { 0.0 };
             let mine = run(&options, case, &mut *engine, &mut kernels, &sizes, &world, init);
             report(&options, case, &world, &mine);
@@ -381,7 +380,7 @@ mod shot {
     /// What one rank measured in a shot, by the names that are printed.
     struct Row {
         values: Vec<(&'static str, f64)>,
-        /// Of every call.
+        /// The values of every call.
         each: [(&'static str, Vec<f64>); 3],
     }
 

@@ -1,7 +1,7 @@
-//! Checkpoints of GPU memory into node memory: how long the application waits, how long until the level `process` is committed,
-//! checkpoint by checkpoint, and a restart from there; beside bare copies of the same bytes.
+//! Checkpoints of GPU memory into node memory: how long the application waits, and how long it takes until the level `process`
+//! is committed, checkpoint by checkpoint. A restart from there, and bare copies of the same bytes for comparison.
 //!
-//! `mpirun -n GPUS target/release/slots --bench --help`; the root prints one JSON line. Seconds, of the slowest rank.
+//! `mpirun -n GPUS target/release/slots --bench --help` lists the options. The root prints one JSON line: seconds, of the slowest rank.
 
 #[cfg(not(feature = "cuda"))]
 fn main() {
@@ -40,24 +40,24 @@ mod slots {
         /// GiB of GPU cache.
         #[arg(long, default_value_t = 5.0)]
         cache: f64,
-        /// Checkpoints.
+        /// Number of checkpoints.
         #[arg(long, default_value_t = 10)]
         rounds: u64,
-        /// Seconds between them.
+        /// Seconds between checkpoints.
         #[arg(long, default_value_t = 1.0)]
         interval: f64,
         /// `history.pin`: never, turns, at-once.
         #[arg(long, default_value = "turns")]
         pin: String,
-        /// The device memory in regions of so many KiB; 0: in one.
+        /// Divide the device memory into regions of this many KiB; 0: into one.
         #[arg(long, default_value_t = 0)]
         region_kib: u64,
-        /// Given by cargo.
+        /// Passed by `cargo bench`.
         #[arg(long, hide = true)]
         bench: bool,
     }
 
-    /// The slowest rank's.
+    /// The slowest rank's time.
     fn worst(world: &SimpleCommunicator, mine: f64) -> f64 {
         let mut all = 0.0f64;
         world.all_reduce_into(&mine, &mut all, SystemOperation::max());
@@ -74,7 +74,7 @@ mod slots {
         let span = device.allocate(bytes).expect("room");
         let region = if options.region_kib == 0 { bytes } else { options.region_kib << 10 };
         let names: Vec<String> = (0..bytes / region).map(|at| format!("region {at}")).collect();
-        // Not side by side, as those of a program are not.
+        // The parts are scattered, like the regions of a program.
         let order = (0..bytes / region).map(|at| (at * 7919) % (bytes / region) * region);
         let parts: Vec<_> = order.map(|at| span.part(at, region).expect("inside")).collect();
         let timed = |work: &mut dyn FnMut()| {

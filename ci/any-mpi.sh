@@ -3,8 +3,8 @@
 #
 #   ci/any-mpi.sh FOLDER BUILD [BUILD]      BUILD: a folder of Cargo with libbivouac_capi.so (target/release, target/mpich/release)
 #
-# FOLDER gets libbivouac.so, which each program is linked with, and bivouac/openmpi and bivouac/mpich with the builds, of which it takes the
-# one for the MPI that a program has loaded (src/capi/any/forward.c). CC names the C compiler. It needs patchelf.
+# FOLDER receives libbivouac.so, with which each program is linked, and the builds, in bivouac/openmpi and bivouac/mpich. The library takes
+# the build for the MPI that a program has loaded (src/capi/any/forward.c). CC names the C compiler. The script needs patchelf.
 set -euo pipefail
 
 fail() {
@@ -41,7 +41,7 @@ for build in "${@:2}"; do
     made=$folder/bivouac/$kind/libbivouac-$kind.so.${soname#libbivouac.so.}
     install -D -m 755 "$library" "$made.new"
     strip --strip-unneeded "$made.new"
-    # The program's MPI is there already, under whatever name.
+    # The program has loaded its MPI already, under whatever name.
     for needed in $(patchelf --print-needed "$made.new" | grep '^libmpi' || true); do patchelf --remove-needed "$needed" "$made.new"; done
     patchelf --set-soname "$(basename "$made")" "$made.new"
     mv "$made.new" "$made"

@@ -43,7 +43,7 @@ def store(results, kept, line):
         os.rmdir(kept)
     if not ran:
         return print("nothing was run, nothing is stored")
-    # How many tests of each program were run, over all repeats, and how many it has.
+    # How many tests of each program were run, over all repeats, and how many the program has.
     ran = {name: [count, len(programs[name]["testcases"])] for name, count in sorted(ran.items())}
     write(results, json.loads(line) | {"ran": ran, "runs": runs, "failures": failures})
 
@@ -98,7 +98,7 @@ def many(results, line, seconds, copies, *programs):
         return json.loads(line) | about | {"ran": so_far, "runs": min(runs.values(), default=0), "failures": failures}
 
     def keep(so_far):
-        # What is stored so far is found again if this is killed.
+        # The results so far are not lost if this is killed.
         with open("target/flakes/many.part", "w") as file:
             json.dump(so_far, file)
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Repeats tests on a machine that is kept busy, and stores the results: this exposes tests that fail now and then.
+# Repeats tests on a machine that is kept busy, and stores the results: this exposes tests that fail intermittently.
 #   ci/flakes.sh RUNS [--load L] [--shard I/N] [FILTER] [-- WHICH]
 #       RUNS repeats of the tests that FILTER names: `all` (default), `pure` (tests that start no process), `processes` (all others), or a
 #       filter expression of nextest. While they run, each core also runs L busy loops (default 2) and a disk writer.
-#       WHICH are words of Cargo for the test programs to build, such as --lib or --test hosts (default: all).
+#       WHICH are Cargo options for the test programs to build, such as --lib or --test hosts (default: all).
 #       --shard takes the I-th of N parts. An interrupted call stores its results so far: of the last repeat, the tests that passed.
 #   ci/flakes.sh --many SECONDS COPIES NAME=PROGRAM...
 #       runs built test programs (NAME as nextest names them) over and over, COPIES at once, which are each other's load
 #   ci/flakes.sh --sum [COMMIT]
 #       how often each class was repeated since COMMIT (default: at this one), and what failed
-# Results: a line in benches/results/flakes.jsonl; what failing tests printed stays in target/flakes/.
+# The results are a line in benches/results/flakes.jsonl; the output of failing tests stays in target/flakes/.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -37,7 +37,7 @@ if [ "${1:-}" = --many ]; then
     count "$2" COPIES
     . "$root/launch/env.sh"
     export LD_LIBRARY_PATH="$root/target/nvrtc${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-    # Where programs were brought to, there may be no repository.
+    # There may be no repository where the programs were brought.
     line="{\"commit\":\"$(git rev-parse HEAD 2> /dev/null || echo unknown)\",\"date\":\"$(date -u +%FT%TZ)\",\"cores\":$(nproc)}"
     exec python3 ci/flakes.py many "$results" "$line" "$@"
 fi
@@ -81,12 +81,12 @@ nextest=(cargo nextest)
 built=(--cargo-metadata "$kept/cargo.json" --binaries-metadata "$kept/binaries.json" --profile flakes)
 "${nextest[@]}" list "${built[@]}" --message-format json > "$kept/tests.json"
 
-# Ended by their numbers, however this script ends; and they end themselves when it is not there to do so.
+# The programs are ended by their numbers, however this script ends; and they end themselves when the script has gone.
 beside=()
 running=
 end_all() {
     if [ -n "$running" ]; then
-        # It ends its tests and records its results so far.
+        # nextest ends its tests and records its results so far.
         kill -TERM "$running" 2> /dev/null || true
         wait "$running" 2> /dev/null || true
         cp "$target/nextest/flakes/junit.xml" "$kept/part.xml" 2> /dev/null || true
@@ -102,7 +102,7 @@ busy() {
         for ((turn = 0; turn < 200000; turn++)); do :; done
     done
 }
-# 64 MiB at once and thirty small files, each durable before the next, over and over in the same places.
+# Writes 64 MiB at once and thirty small files, each durable before the next, over and over in the same places.
 writer() {
     local file
     while kill -0 "$$" 2> /dev/null && [ -d "$kept/disk" ]; do

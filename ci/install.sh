@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds Bivouac and installs it: libraries and header for C, C++ and Fortran, the command, manual pages, completions.
 set -euo pipefail
-# Others are to read what is installed, whatever the user's own files are for.
+# Others must be able to read what is installed, whatever the user's own files are for.
 umask 022
 
 usage() {
@@ -22,7 +22,7 @@ fail() {
     exit "${2:-1}"
 }
 say() { echo "ci/install.sh: $1"; }
-# What debuggers need makes most of what Cargo builds; names that others use stay.
+# Debug information makes up most of what Cargo builds; names that others use stay.
 lighten() { strip --strip-unneeded "$@" || say "$* keep what debuggers need: strip failed (see above)"; }
 # The value of an option that needs one.
 value() { [ "$2" -gt 1 ] || fail "$1 needs a value" 2; }
@@ -79,7 +79,7 @@ if [ -z "$built" ]; then
     built=${CARGO_TARGET_DIR:-target}/$profile
 fi
 
-# A file of the build: Cargo keeps libraries in deps/ when it built them for something else. The newer one counts.
+# A file of the build. Cargo keeps libraries in deps/ when it built them for something else; the newer file counts.
 made() {
     local file=$built/$1 inner=$built/deps/$1
     if [ ! -e "$file" ] || [ "$inner" -nt "$file" ]; then file=$inner; fi
@@ -118,7 +118,7 @@ share=$root/share
 
 # ------------------------------------------------- what is made here, before anything is written to the prefix
 
-# VELOC itself has files of these names, and its programs are not to find ours in their place unasked.
+# VELOC itself has files of these names, and its programs must not find ours in their place unasked.
 veloc=true
 if [ -e "$include/veloc.h" ] && ! grep BIVOUAC_VELOC_H "$include/veloc.h" > /dev/null; then
     say "$include/veloc.h is VELOC's own: installed without VELOC's interface (give another PREFIX to have it)"
@@ -157,7 +157,7 @@ lighten "$lib/libbivouac.a"
 install -m 644 include/bivouac.h "$include/bivouac.h"
 install -m 644 include/bivouac.hpp "$include/bivouac.hpp"
 
-# What the archive needs besides MPI, which its compiler brings.
+# What the archive needs besides MPI, which MPI's compiler provides.
 private=
 for name in numa hwloc; do
     case ",${features:-numa,hwloc}," in *",$name,"*) private+=" -l$name" ;; esac
@@ -297,14 +297,14 @@ install -m 644 "$scratch"/man/*.1 "$share/man/man1/"
 install -m 644 "$scratch/completions/bivouac.bash" "$share/bash-completion/completions/bivouac"
 install -m 644 "$scratch/completions/_bivouac" "$share/zsh/site-functions/_bivouac"
 install -m 644 "$scratch/completions/bivouac.fish" "$share/fish/vendor_completions.d/bivouac.fish"
-# Where messages and manual pages say config/ and docs/.
+# Messages and manual pages refer to config/ and docs/ here.
 install -d "$share/bivouac/config" "$share/bivouac/docs/planning"
 install -m 644 config/*.toml "$share/bivouac/config/"
 install -m 644 docs/*.md docs/*.svg "$share/bivouac/docs/"
 install -m 644 docs/planning/* "$share/bivouac/docs/planning/"
 # Files outside docs/ that the pages link to are not installed with them.
 sed -i -E 's/!?\[([^]]*)\]\(\.\.\/[^)]*\)/\1/g' "$share"/bivouac/docs/*.md
-# For pip: the package is Python alone, and finds the library by its name.
+# For pip: the package is pure Python, and finds the library by its name.
 install -d "$share/bivouac/python/bivouac"
 install -m 644 src/capi/python/pyproject.toml src/capi/python/README.md "$share/bivouac/python/"
 install -m 644 src/capi/python/bivouac/*.py "$share/bivouac/python/bivouac/"

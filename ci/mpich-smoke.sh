@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The second MPI: builds heat2d against MPICH in a separate target directory and runs it on 4 ranks,
-# undisturbed, killed and restarted (launch/demo.sh does that and compares the digests), and restarted on 3; and the C, C++, Fortran,
-# Python and VELOC interfaces on 2.
+# The second MPI: builds heat2d against MPICH in a separate target directory and runs it on 4 ranks, undisturbed, killed and
+# restarted (launch/demo.sh does that and compares the digests), and restarted on 3; and runs the C, C++, Fortran, Python and
+# VELOC interfaces on 2.
 #   ci/mpich-smoke.sh         all of that
 #   ci/mpich-smoke.sh short   heat2d and the C interface
 set -euo pipefail
@@ -13,21 +13,21 @@ export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}/mpich"
 . "$root/launch/env.sh"
 
 cd "$root"
-# What does not depend on MPI is the same as in the other target directory, if that has been built.
+# Whatever does not depend on MPI is copied from the other target directory, if that has been built.
 built=${CARGO_TARGET_DIR%/mpich}/debug
 if [ -d "$built/.fingerprint" ] && [ ! -d "$CARGO_TARGET_DIR/debug" ]; then
-    copy=$CARGO_TARGET_DIR/debug.new # It gets its name when it is whole.
+    copy=$CARGO_TARGET_DIR/debug.new # It receives its name when it is complete.
     rm -rf "$copy"
     mkdir -p "$copy/deps"
     cp -a "$built/build" "$built/.fingerprint" "$copy/"
     find "$built/deps" -maxdepth 1 -name 'lib*' ! -name 'libbivouac*' ! -name 'libmpi*' -exec cp -a -t "$copy/deps" {} +
-    # These are built again: the one that asks for the MPI library does not notice when it is another.
+    # These are built again: the crate that looks for the MPI library does not notice when the library changes.
     for name in bivouac mpi mpi-sys build-probe-mpi; do
         rm -rf "$copy/build/$name"-* "$copy/.fingerprint/$name"-*
     done
     mv "$copy" "$CARGO_TARGET_DIR/debug"
 fi
-# Unoptimized, the largest crate compiles in a third of the time; the programs here compute little in it.
+# Unoptimized, the largest crate compiles in a third of the time, and the programs here compute little in it.
 cargo build --quiet --locked --config 'profile.dev.package.bivouac-core.opt-level=0' --lib --example heat2d
 heat2d=$CARGO_TARGET_DIR/debug/examples/heat2d
 linked=$(ldd "$heat2d") # a pipe into `grep -q` would end ldd by SIGPIPE, and the script with it
@@ -73,12 +73,12 @@ ln -s "$CARGO_TARGET_DIR/debug/libbivouac_capi.so" "$folder/$soname"
 compile() {
     "$MPICC" -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -pedantic -I "$root/include" "$@"
 }
-# With their own small node memory.
+# Runs with a separate, small node memory.
 run_on_2() {
     env BIVOUAC_MEMORY_DIRECTORY="$folder/memory" BIVOUAC_MEMORY_BUDGET="256 MiB" LD_LIBRARY_PATH="$folder" \
         "$MPIRUN" -n 2 "$@"
 }
-# With its own directories, too.
+# Runs with separate directories as well.
 run_alone() {
     local name=$1
     shift
@@ -95,7 +95,7 @@ if command -v patchelf > /dev/null && [ -e "$other/libbivouac_capi.so" ]; then
     compile "$root/tests/programs/c/capi.c" -L "$folder/any" -lbivouac -pthread -o "$folder/any-mpich"
     mpicc -std=c99 -D_POSIX_C_SOURCE=200809L -I "$root/include" "$root/tests/programs/c/capi.c" -L "$folder/any" -lbivouac -pthread -o "$folder/any-openmpi"
     (
-        mv "$folder/any" "$folder/elsewhere" # It finds the builds next to it, wherever it is.
+        mv "$folder/any" "$folder/elsewhere" # The library finds the builds next to it, wherever it is.
         export BIVOUAC_MEMORY_DIRECTORY="$folder/memory" BIVOUAC_MEMORY_BUDGET="256 MiB" BIVOUAC_LOCAL_ALLOW_TMPFS=true LD_LIBRARY_PATH="$folder/elsewhere"
         for kind in mpich openmpi; do
             launch=(mpirun.mpich)
@@ -103,7 +103,7 @@ if command -v patchelf > /dev/null && [ -e "$other/libbivouac_capi.so" ]; then
             BIVOUAC_JOB_NAME="any-$kind" BIVOUAC_LOCAL_DIRECTORY="$folder/kept/any-$kind/local" \
                 BIVOUAC_GLOBAL_DIRECTORY="$folder/kept/any-$kind/global" "${launch[@]}" -n 2 "$folder/any-$kind"
         done
-        # A library that is not there, and a process without MPI: an error, and no crash.
+        # A missing library, and a process without MPI: each must give an error, not a crash.
         mv "$folder/elsewhere/bivouac/mpich" "$folder/elsewhere/bivouac/gone"
         if said=$(mpirun.mpich -n 1 "$folder/any-mpich" 2>&1) || [[ $said != *"build for it cannot be loaded"* ]]; then
             printf 'a missing build is not told of:\n%s\n' "$said" >&2 && exit 1
@@ -137,7 +137,7 @@ fortran=${MPICC/mpicc/mpifort}
 if "$fortran" --version > /dev/null 2>&1; then
     (cd "$folder" && "$fortran" -std=f2018 -Wall -Wextra -Werror -ffp-contract=off -Wno-compare-reals \
         "$root/src/capi/fortran/bivouac.f90" "$root/tests/programs/fortran/every.f90" -L "$folder" -lbivouac -o every)
-    # It says so at its end on one rank.
+    # One rank says so at the end.
     said=$(run_alone fortran "$folder/every" 2> "$folder/errors") || { cat "$folder/errors" >&2 && exit 1; }
     echo "$said" | grep -x "all right"
 else
@@ -145,7 +145,7 @@ else
 fi
 
 echo "MPICH, Python"
-# The distribution's mpi4py is for its default MPI; the wheels of 4.1 take the one that is named, by the file name of its ABI.
+# The distribution's mpi4py is for its default MPI; the wheels of 4.1 use the MPI that is named, by the file name of its ABI.
 environment=$CARGO_TARGET_DIR/python
 python=$environment/bin/python3
 if ! "$python" -c 'import numpy; from mpi4py import rc' 2> /dev/null; then
@@ -161,7 +161,7 @@ if [ -x "$python" ]; then
     export MPI4PY_MPIABI=mpich PYTHONPATH=$root/src/capi/python PYTHONDONTWRITEBYTECODE=1 BIVOUAC_LIBRARY=$folder/libbivouac.so
     version=$(run_alone version "$python" -c 'from mpi4py import MPI; print(MPI.Get_library_version())')
     [[ $version == *MPICH* ]] || { printf 'mpi4py took another MPI:\n%s\n' "$version" >&2 && exit 1; }
-    # It says so at its end on one rank.
+    # One rank says so at the end.
     said=$(run_alone python "$python" -m mpi4py "$root/tests/programs/python/every.py" 2> "$folder/errors") ||
         { cat "$folder/errors" >&2 && exit 1; }
     echo "$said" | grep -x "all right"
@@ -180,7 +180,7 @@ fi
 for mode in async sync wrong; do
     printf 'scratch = %s\npersistent = %s\nmode = %s\n' "$folder/scratch" "$folder/persistent" "$mode" > "$folder/$mode.cfg"
 done
-# The mistakes that it makes on purpose are told on standard error.
+# The mistakes that the program makes on purpose are reported on standard error.
 if ! said=$(run_on_2 "$folder/veloc_calls" "$folder/async.cfg" "$folder/sync.cfg" "$folder/wrong.cfg" 2> "$folder/errors") ||
     [[ $said != "calls: done" ]]; then
     printf '%s\n' "$said" >&2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the archive of a release: the sources of a commit, and every crate that they are built of. It builds without a network and
-# without libclang, with the Rust that Cargo.toml names, a C compiler and an MPI.
+# Makes the archive of a release: the sources of a commit, and every crate from which they are built. The archive builds without a
+# network and without libclang, with the Rust that Cargo.toml names, a C compiler and an MPI.
 set -euo pipefail
 
 usage() {
@@ -50,7 +50,7 @@ cargo vendor --locked --versioned-dirs vendor > "$scratch/source.toml" 2> "$scra
     fail "cargo vendor failed: $(tail -n 5 "$scratch/vendor.log")"
 cat "$scratch/source.toml" >> .cargo/config.toml
 
-# Crates of tests, benches and other systems stay as names: Cargo wants to see them, and compiles none of them.
+# Crates for tests, benches and other systems stay as names: Cargo wants to see them, but compiles none of them.
 for target in x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu; do
     cargo tree --locked --offline --workspace --features object-store --edges normal,build --target "$target" --prefix none --format '{p}'
 done | sed -n 's/^\([^ ]*\) v\([^ ]*\).*/\1-\2/p' | sort -u > "$scratch/used"

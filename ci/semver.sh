@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Compares the public interface in Rust with that of a release: ci/semver.sh [REVISION] (default: the newest tag v*).
 #
-# It needs cargo-semver-checks (cargo install cargo-semver-checks --locked) and rustdoc of the same toolchain. What `bivouac` offers is
-# defined in bivouac-core, which the tool looks at crate by crate: a finding in bivouac-core counts if src/lib.rs re-exports the item, and
-# bivouac-core promises nothing else. It cannot look at derive macros. The C interface is compared by tests/capi_header.rs, the files by
-# tests/golden.
+# It needs cargo-semver-checks (cargo install cargo-semver-checks --locked) and rustdoc of the same toolchain. The items that `bivouac`
+# offers are defined in bivouac-core, and the tool looks at each crate separately: a finding in bivouac-core counts only if src/lib.rs
+# re-exports the item, because bivouac-core promises nothing else. The tool cannot look at derive macros. tests/capi_header.rs compares
+# the C interface, and tests/golden the files.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
@@ -13,7 +13,7 @@ command -v cargo-semver-checks > /dev/null ||
     { echo "ci/semver.sh: cargo-semver-checks is not there: cargo install cargo-semver-checks --locked" >&2 && exit 2; }
 revision=${1:-$(git tag --list 'v*' --sort=-version:refname | head -n 1)}
 [ -n "$revision" ] || { echo "ci/semver.sh: nothing is released yet (no tag v*): give a revision to compare with" >&2 && exit 2; }
-# The tool builds each crate in a workspace of its own, where Cargo.toml's patches do not count: a configuration patches instead.
+# The tool builds each crate in a separate workspace, where Cargo.toml's patches do not apply: a configuration patches instead.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 mkdir "$scratch/.cargo"

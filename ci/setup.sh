@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and running Bivouac needs, on Debian and Ubuntu, when it may (root, or sudo without a
-# password). Otherwise it prints the exact commands and ends with status 1. Quick when nothing is missing.
+# Installs what building and running Bivouac needs, on Debian and Ubuntu, if it has the rights (root, or sudo without a
+# password). Otherwise it prints the exact commands and ends with status 1. It is quick when nothing is missing.
 set -euo pipefail
 
 usage() {
@@ -38,7 +38,7 @@ has() { command -v "$1" > /dev/null 2>&1; }
 finds_mpi() { has "$1" && { ! has cc || echo '#include <mpi.h>' | "$1" -E -x c - > /dev/null 2>&1; }; }
 any_file() { compgen -G "$1" > /dev/null; }
 
-# What is there counts, not which package it came from: clusters bring MPI as modules.
+# It counts what is installed, not which package it came from: clusters provide MPI as modules.
 packages=()
 need() { packages+=("$@"); }
 has cc && has make || need build-essential
@@ -68,7 +68,7 @@ policy=/usr/sbin/policy-rc.d
 policy_kept=
 forbid_services() {
     trap allow_services EXIT
-    # One of ours is left of a set-up that was killed.
+    # A file of ours may be left from a set-up that was killed.
     if [ -e "$policy" ] && ! grep -qx '# bivouac/ci/setup.sh' "$policy"; then
         policy_kept=$policy.bivouac
         "${as_root[@]}" mv "$policy" "$policy_kept"
@@ -82,7 +82,7 @@ allow_services() {
     trap - EXIT
 }
 
-# Another apt may be at work, and a mirror away for a moment.
+# Another apt may be running, and a mirror may be unreachable for a moment.
 patient=(-o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
 
 install_packages() {
@@ -151,7 +151,7 @@ install_test_machine() {
     "$(dirname "${BASH_SOURCE[0]}")/../tests/numa/machine.sh" prepare || echo "no kernel for tests on several NUMA nodes" >&2
 }
 
-# For programs in other languages than Rust and C. mpi4py has to be of the same MPI as the rest, as the package is.
+# For programs in languages other than Rust and C. mpi4py has to be built for the same MPI as the rest, as the package is.
 install_test_languages() {
     packages=()
     has gfortran || need gfortran
@@ -163,7 +163,7 @@ install_test_languages() {
     # Libraries whose files become regions of checkpoints.
     { [ -x "$python" ] && "$python" -c 'import h5py' > /dev/null 2>&1; } || need python3-h5py
     [ -e /usr/include/cereal/cereal.hpp ] || need libcereal-dev
-    # Fresh bindings of MPI, for a test that compares them with those that are kept.
+    # Fresh MPI bindings, for a test that compares them with those that are kept.
     [ -n "${LIBCLANG_PATH:-}" ] || any_file '/usr/lib/llvm-*/lib/libclang.so*' || any_file '/usr/lib*/libclang.so*' ||
         any_file '/usr/lib/*/libclang-[0-9]*.so*' || need libclang-dev
     # For pages that a test looks at.
@@ -189,7 +189,7 @@ if [ "${#packages[@]}" -gt 0 ]; then
     fi
 fi
 
-# Looked for at run time only: Reed-Solomon codes are slower without it, and the log says so.
+# This library is looked for at run time only: Reed-Solomon codes are slower without it, and the log says so.
 if ! any_file '/usr/lib/*/libisal.so.2*' && ! any_file '/usr/lib*/libisal.so.2*'; then
     package=libisal2
     add_package() {
@@ -215,8 +215,8 @@ if [ "${minor:-0}" -lt "$rust_needed" ]; then
     exit 1
 fi
 
-# The compiler of the GPU kernels, so that they are compiled on machines without a GPU, too. A library of 90 MB, kept
-# under target/.
+# The compiler of the GPU kernels, so that they are compiled on machines without a GPU as well. It is a library of
+# 90 MB, kept under target/.
 install_nvrtc() {
     local folder=target/nvrtc version=13.0.88
     [ ! -e "$folder/$version" ] || return 0
@@ -246,7 +246,7 @@ END
 install_s3s_fs() {
     local folder=${CARGO_TARGET_DIR:-target}/tools
     [ ! -x "$folder/bin/s3s-fs" ] || return 0
-    # Later versions need a newer Rust. Optimized code, and what debuggers want, are no use for a test and take most of the time.
+    # Later versions need a newer Rust. Optimization and debug information are of no use for a test, and take most of the time.
     CARGO_PROFILE_DEV_DEBUG=false cargo install s3s-fs --version 0.14.0 --features binary --locked --debug --quiet --root "$folder" ||
         echo "s3s-fs is absent: what needs an object store is skipped (cargo install s3s-fs --version 0.14.0 --features binary)"
 }
@@ -262,7 +262,7 @@ install_moto() {
     fi
 }
 
-# It compiles while packages are installed.
+# The server compiles while packages are installed.
 server=
 if $with_object_store || $with_tests; then
     (cd "$(dirname "${BASH_SOURCE[0]}")/.." && install_s3s_fs) &

@@ -79,7 +79,7 @@ def check(site):
     pages = {os.path.normpath(path): Page(path) for path in found}
     broken = set()
     for path, page in pages.items():
-        # mdBook's page for what is not found knows the address of a server, and print.html joins all pages.
+        # mdBook's page for missing pages assumes a server's address, and print.html joins all pages.
         if os.path.basename(path) in ("404.html", "print.html", "toc.html"):
             continue
         for link in page.links:

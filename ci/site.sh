@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the documentation as a site that can be searched, and checks its links: ci/site.sh [DIR] (default: target/site).
 #
-# It needs mdBook (cargo install mdbook --locked) and Python. The pages are those of docs/SUMMARY.md; nothing of the site is kept here.
+# It needs mdBook (cargo install mdbook --locked) and Python. The pages are those of docs/SUMMARY.md; the site itself is not stored here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 site=$(realpath -m "${1:-target/site}")

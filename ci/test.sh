@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# All that must pass: set-up, format, lints, documentation, examples, tests, and a smoke run on the second MPI.
-#   ci/test.sh         what fits into 25 minutes on two cores: of slow suites and of sweeps a slice
+# Everything that must pass: set-up, format, lints, documentation, examples, tests, and a smoke run on the second MPI.
+#   ci/test.sh         what fits into 25 minutes on two cores: only a part of the slow suites and of the sweeps
 #   ci/test.sh whole   everything
-#   ci/test.sh quick   as the first, without the second MPI
+#   ci/test.sh quick   like the first, without the second MPI
 set -euo pipefail
 
 quick=false is_whole=false profile=ci
@@ -22,9 +22,9 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 "$root/ci/setup.sh" --with-tests
 . "$root/launch/env.sh"
-# The compiler of the GPU kernels, where setup.sh could get it.
+# The compiler of the GPU kernels, where setup.sh could install it.
 export LD_LIBRARY_PATH="$root/target/nvrtc${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-# Without lines in backtraces a build takes seven eighths of the time.
+# Without line numbers in backtraces, a build takes seven eighths of the time.
 export CARGO_PROFILE_DEV_DEBUG="${CARGO_PROFILE_DEV_DEBUG:-false}"
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}" CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
 
@@ -48,7 +48,7 @@ run() {
     echo "== $stage: $((SECONDS - stage_began)) s"
 }
 
-# All that can be built, and not only what is built unasked.
+# Everything that can be built, not only what is built by default.
 all=(--features object-store)
 
 document() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps "${all[@]}"; }
@@ -56,22 +56,23 @@ document() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps "${
 # The demos, with the programs that the tests have built; their release builds take minutes.
 demo() { HEAT2D=${CARGO_TARGET_DIR:-$root/target}/debug/examples/heat2d DEMO_STEPS=800 DEMO_CHECKPOINTS=16 "$root/launch/demo$1.sh"; }
 
-# The site of the documentation, with mdBook from its package where it is not installed.
+# The documentation site, with mdBook built from its package where it is not installed.
 site() {
     command -v mdbook > /dev/null || cargo install --quiet --locked mdbook
     ci/site.sh
 }
 
-# Tests that passed and tested nothing, or less than they could: how many for which reason.
+# Counts the tests that passed but tested nothing, or less than they could, by reason.
 skipped() {
     sed -n 's/.*\(SKIPPED.*\)/\1/; s/<.*//; s/ \*\*\*$//; s/&quot;/"/g; /^SKIPPED/p' "target/nextest/$profile/junit.xml" |
         sort | uniq -c
 }
 
-# Tests that start mpirun use all cores themselves: one at a time (.config/nextest.toml says the same to nextest).
+# Tests that start mpirun use all cores themselves, so they run one at a time (.config/nextest.toml says the
+# same to nextest).
 all_tests() {
     if command -v cargo-nextest > /dev/null; then
-        # Many tests wait for most of their time: four more than there are cores.
+        # Many tests wait for most of their time, so four more run than there are cores.
         cargo nextest run --locked "${all[@]}" --profile "$profile" --test-threads "$(($(nproc) + 4))"
         skipped
         $is_whole || echo "What nextest calls skipped was left to ci/test.sh whole (profile.ci in .config/nextest.toml)."
@@ -88,7 +89,7 @@ all_tests() {
     done
 }
 
-# What tests left that were killed long ago; they would take node memory from these.
+# Removes what tests left that were killed long ago; it would take node memory from these tests.
 find /dev/shm -maxdepth 1 -name 'bivouac-test-*' -user "$(id -un)" -mmin +600 -exec rm -rf {} + 2> /dev/null || true
 if [ "$(df --output=avail -m /dev/shm | tail -n 1)" -lt 1024 ]; then
     echo "ci/test.sh: less than 1 GiB is free in /dev/shm; tests of node memory may fail for want of it" >&2

@@ -1,5 +1,5 @@
 # What the demos on several hosts share, to be sourced with `root` and `keep` set: the set-up, the build, a folder `work` that is
-# removed at the end, and the steps that are the same.
+# removed at the end, and the common steps.
 
 # DEMO_PROGRAMS names a Cargo output folder in which everything has already been built (the tests use that).
 [ -n "${DEMO_PROGRAMS:-}" ] || "$root/ci/setup.sh" --with-hosts
@@ -28,7 +28,7 @@ for variable in "${!BIVOUAC_@}"; do unset "$variable"; done
 work=$(mktemp -d "${TMPDIR:-/tmp}/bivouac-demo.XXXXXX")
 export BIVOUAC_TEST_HOSTS="$work/hosts/demo"
 export BIVOUAC_CONFIG="$work/bivouac.toml"
-# The ranks say which tier each of them restored from.
+# The ranks report the tier from which each of them restored.
 export RUST_LOG=warn,bivouac::session=info,bivouac::recovery=info
 steps=${DEMO_STEPS:-2000}
 cd "$work"
@@ -51,7 +51,7 @@ fail() {
     exit 1
 }
 
-# calm RANKS: heat2d on RANKS ranks, all of them on head; its digest is $expected.
+# calm RANKS: runs heat2d on RANKS ranks, all of them on head; its digest is $expected.
 calm() {
     "$hosts" exec head mpirun -n "$1" env -u BIVOUAC_CONFIG BIVOUAC_JOB_NAME=calm BIVOUAC_LOCAL_ENABLED=false \
         heat2d --grid 512x512 --steps "$steps" --dir "$work/calm" > calm.log 2>&1 < /dev/null ||
@@ -60,7 +60,7 @@ calm() {
     echo "   Digest of the final field: $expected"
 }
 
-# supervise OPTION... -- WORD...: bivouac run with these options, in the background, on heat2d under mpirun with these words.
+# supervise OPTION... -- WORD...: starts bivouac run with these options, in the background, on heat2d under mpirun with these words.
 supervise() {
     local options=()
     while [ "$1" != -- ]; do
@@ -74,8 +74,8 @@ supervise() {
     supervisor=$!
 }
 
-# lose_a_host [DIRECTORY]: one of the first four, at a moment when some checkpoints exist and some steps are left; $victim and $died say which
-# and when. Shows the plate as it is then in the global directory DIRECTORY, if there is one, and waits for the end of the job.
+# lose_a_host [DIRECTORY]: ends one of the first four, at a moment when some checkpoints exist and some steps are left; $victim and $died
+# say which and when. Shows the plate as it then is in the global directory DIRECTORY, if one is given, and waits for the end of the job.
 lose_a_host() {
     local version=$((300 + 100 * (RANDOM % (steps / 300))))
     until grep -q "^committed version=$version " run.log; do
@@ -91,7 +91,7 @@ lose_a_host() {
     supervisor=
 }
 
-# tell_what_happened: since the death of the host, from the supervisor's records. $found is the digest.
+# tell_what_happened: prints the events since the death of the host, from the supervisor's records. $found is the digest.
 tell_what_happened() {
     local fields='s/^{"unix":\([0-9.]*\),.*"attempt":\([0-9]*\),"event":"\([^"]*\)","text":"\(.*\)"}$/\1\t\2\t\3\t\4/p'
     sed -n "$fields" run/timeline.jsonl | awk -F '\t' -v died="$died" '
@@ -113,14 +113,14 @@ tell_what_happened() {
     echo "   Digest of the final field: $found"
 }
 
-# report: a page about the job, which is kept.
+# report: makes a page about the job, which is kept.
 report() {
     mkdir -p "$shown"
     bivouac report run -o "$shown/report-hosts.html" 2> report.log || fail "there is no report: $(cat report.log)"
     echo "   A report on the job: $shown/report-hosts.html"
 }
 
-# compare_digests: that of the disturbed run with that of the undisturbed one.
+# compare_digests: compares the digest of the disturbed run with that of the undisturbed one.
 compare_digests() {
     [ -n "$found" ] || fail "the job printed no digest"
     [ "$found" = "$expected" ] || fail "the digests differ"

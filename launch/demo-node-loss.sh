@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A job survives the loss of a node, in one command: sets up, builds, starts four hosts and a spare one on this machine,
-# runs heat2d on them under `bivouac run`, ends one host with all its processes, its memory and its disk, and watches the
-# job come back on the spare with what the other hosts' memory holds. Exit status 1 if the result differs. A report of the
-# job and pictures of the plate are left in target/demo.
+# Shows in one command that a job survives the loss of a node: sets up, builds, starts four hosts and a spare one on this
+# machine, runs heat2d on them under `bivouac run`, ends one host with all its processes, its memory and its disk, and
+# watches the job continue on the spare with what the other hosts' memory holds. The exit status is 1 if the result
+# differs. A report of the job and pictures of the plate are left in target/demo.
 set -euo pipefail
 
 usage() {

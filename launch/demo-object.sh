@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A simulation survives the loss of all its nodes with nothing but an object store: sets up, builds, starts a server that speaks
-# S3 on this machine, and does there what launch/demo.sh does in directories: the killed run continues from nothing but the bucket.
+# Shows that a simulation survives the loss of all its nodes with nothing but an object store: sets up, builds, starts a
+# server that speaks S3 on this machine, and does with it what launch/demo.sh does with directories: the killed run continues
+# from the bucket alone.
 set -euo pipefail
 
 usage() {
@@ -43,7 +44,7 @@ trap 'exit 130' INT TERM HUP
 
 # The words below are not secrets: the server lives as long as this script, and answers this machine only.
 export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo-demo-demo AWS_REGION=us-east-1 NO_PROXY=127.0.0.1
-# A port that nobody has; between the look and the server's start somebody may take it, and it is tried again.
+# A port that nobody uses. Somebody may take it between this look and the server's start; then another one is tried.
 for attempt in 1 2 3 4 5; do
     port=$((20000 + RANDOM % 20000))
     "$server" --host 127.0.0.1 --port "$port" --access-key "$AWS_ACCESS_KEY_ID" --secret-key "$AWS_SECRET_ACCESS_KEY" \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A job continues with fewer ranks, in one command: sets up, builds, starts four hosts on this machine, without a spare and without a
-# parallel file system, runs heat2d on them under `bivouac run --ranks`, ends one host with all its processes, its memory and its disk, and
-# watches the job continue with the ranks of the other three. Exit status 1 if the result differs.
+# Shows in one command that a job continues with fewer ranks: sets up, builds, starts four hosts on this machine, without a spare and
+# without a parallel file system, runs heat2d on them under `bivouac run --ranks`, ends one host with all its processes, its memory and its
+# disk, and watches the job continue with the ranks of the other three. The exit status is 1 if the result differs.
 set -euo pipefail
 
 usage() {

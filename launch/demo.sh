@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Shows in one command that a simulation survives being killed: sets up, builds, runs heat2d undisturbed, runs it again and
-# kills a rank in the middle of the run, restarts it, and compares the results bit for bit. Exit status 1 if they differ. A
-# report of the killed run and pictures of the plate are left in target/demo.
+# kills a rank in the middle of the run, restarts it, and compares the results bit for bit. The exit status is 1 if they
+# differ. A report of the killed run and pictures of the plate are left in target/demo.
 set -euo pipefail
 
 usage() {
@@ -65,9 +65,9 @@ for variable in "${!BIVOUAC_@}"; do unset "$variable"; done
 export BIVOUAC_MEMORY_DIRECTORY="$memory"
 # The demo's local directory may well be on a tmpfs (/tmp often is one); a demo need not survive a reboot.
 export BIVOUAC_LOCAL_ALLOW_TMPFS=true
-# DEMO_SETTINGS names a file with more settings, and DEMO_LOSES_NODES makes the nodes lose everything they have before the
-# restart (launch/demo-object.sh uses both, and DEMO_CHECKPOINTS as well, because its server, which is built for tests, is
-# slow).
+# DEMO_SETTINGS names a file with more settings, and DEMO_LOSES_NODES makes the nodes lose everything they have
+# before the restart (launch/demo-object.sh uses both, and also DEMO_CHECKPOINTS, because its server is built for
+# tests and therefore slow).
 [ -z "${DEMO_SETTINGS:-}" ] || . "$DEMO_SETTINGS"
 
 grid=1024x1024
@@ -84,14 +84,15 @@ fail() {
     exit 1
 }
 
-# start JOB LOG: one run in the background, its process in $running. Each job has its own name and directory.
+# start JOB LOG: starts one run in the background, and puts its process in $running. Each job has its own
+# name and directory.
 start() {
     BIVOUAC_JOB_NAME="demo-$$-$1" BIVOUAC_RUN_DIRECTORY="$work/$1.run" BIVOUAC_EVENTS_DIRECTORY="$work/$1.run" "${mpirun_command[@]}" -n "$ranks" "$heat2d" --grid "$grid" --steps "$steps" \
         --every "$every" --dir "$work/$1" < /dev/null > "$2" 2>&1 &
     running=$!
 }
 
-# finish: the exit status of the run in the background.
+# finish: returns the exit status of the run in the background.
 finish() {
     local status=0
     wait "$running" || status=$?
@@ -100,7 +101,7 @@ finish() {
 }
 
 value() { sed -n "s/^$1.* $2=\([^ ]*\).*/\1/p" "$3"; }
-# The lines that report a commit: at any level, or at the one that survives the loss of all nodes.
+# The lines that report a commit: at any level, or at the level that survives the loss of all nodes.
 told="^committed version=\([0-9]*\) .*${DEMO_LOSES_NODES:+level=system}"
 newest_committed() { sed -n "s/$told.*/\1/p" "$1" | sort -n | tail -n 1; }
 
@@ -118,7 +119,8 @@ killed=false
 for attempt in 1 2 3 4 5; do
     : > "$work/killed.log" # The run opens it a moment later.
     start "killed-$attempt" "$work/killed.log"
-    # At least one checkpoint must have been reported as committed before the kill, some more by chance.
+    # At least one checkpoint must have been reported as committed before the kill, plus a random number
+    # of further ones.
     wanted=$((1 + RANDOM % (checkpoints * 3 / 10)))
     while kill -0 "$running" 2> /dev/null; do
         [ "$(grep -c "$told" "$work/killed.log" || true)" -ge "$wanted" ] && break

@@ -1,6 +1,6 @@
-# Sourced by the scripts of launch/ and ci/: finds cargo, and makes mpirun start more ranks than there are cores,
-# as root too (containers). Sets the array `mpirun_command`; MPIRUN names another mpirun. What the caller's
-# environment sets already stays as it is.
+# Sourced by the scripts of launch/ and ci/: finds cargo, and makes mpirun start more ranks than there are cores, also
+# as root (in containers). Sets the array `mpirun_command`; MPIRUN names another mpirun. Settings that the caller's
+# environment already has stay as they are.
 
 if ! command -v cargo > /dev/null && [ -x "${CARGO_HOME:-${HOME:-/root}/.cargo}/bin/cargo" ]; then
     PATH="${CARGO_HOME:-${HOME:-/root}/.cargo}/bin:$PATH"

@@ -1,5 +1,5 @@
-//! What the examples need of a GPU before their own kernels begin: the GPU of a rank, a stream of it, and a compiler.
-#![allow(unsafe_code)] // Looking for a library is unsafe: loading one runs code of it.
+//! What the examples need before their own kernels: a rank's GPU, one of its streams, and a compiler.
+#![allow(unsafe_code)] // Looking for a library is unsafe: loading one runs its code.
 
 use bivouac::device::cuda::CudaDevice;
 use bivouac::device::{DeviceError, Stream};
@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 type Result<T> = std::result::Result<T, DeviceError>;
 
-/// A GPU, a stream of it that the copies of Bivouac are ordered with, and kernels.
+/// A GPU, one of its streams, with which Bivouac's copies are ordered, and kernels.
 pub struct Card {
     /// The GPU.
     pub device: CudaDevice,
-    /// The stream, to launch kernels on.
+    /// The stream on which kernels are launched.
     pub launches: Arc<CudaStream>,
-    /// The same one, for copies.
+    /// The same stream, for copies.
     pub stream: Arc<dyn Stream>,
     module: Arc<CudaModule>,
 }
@@ -24,13 +24,13 @@ impl Card {
     /// The GPU of the node's rank number `local_rank`, with kernels in CUDA C++: the ranks take the node's GPUs in turn.
     ///
     /// # Errors
-    /// As [`CudaDevice::open`]; that the kernels could not be compiled.
+    /// The errors of [`CudaDevice::open`], and that the kernels could not be compiled.
     pub fn open(source: &str, local_rank: usize) -> Result<Card> {
         // SAFETY: it only tries to load the library.
         if !unsafe { sys::is_culib_present() } {
             return Err(DeviceError::NoLibrary);
         }
-        // cudarc panics where it does not find the compiler, and a panic ends the MPI job.
+        // cudarc panics if it does not find the compiler, and a panic ends the MPI job.
         if !has_compiler() {
             return Err(DeviceError::Kernels { reason: "the library NVRTC was not found".into() });
         }
@@ -50,7 +50,7 @@ impl Card {
     /// A kernel by its name.
     ///
     /// # Errors
-    /// That there is none.
+    /// There is no such kernel.
     pub fn kernel(&self, name: &str) -> Result<CudaFunction> {
         let refuse = |error| DeviceError::Kernels { reason: format!("cuModuleGetFunction {name}: {error}") };
         self.module.load_function(name).map_err(refuse)
@@ -66,10 +66,10 @@ pub fn has_compiler() -> bool {
 /// NVRTC's PTX of kernels, for the lowest architecture that Bivouac's own kernels support.
 ///
 /// # Errors
-/// What the compiler says.
+/// Any error that the compiler reports.
 ///
 /// # Panics
-/// Without the library: see [`has_compiler`].
+/// If the library is missing: see [`has_compiler`].
 pub fn compile(source: &str) -> std::result::Result<Ptx, CompileError> {
     let options = vec!["--gpu-architecture=compute_80".to_owned(), "--std=c++17".into()];
     compile_ptx_with_opts(source, CompileOptions { options, ..CompileOptions::default() })

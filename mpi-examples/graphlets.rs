@@ -1,13 +1,15 @@
-//! Graphlets of a graph are counted, and the run survives being killed.
+//! Counts the graphlets of a graph, in a run that survives being killed.
 //!
-//! For each vertex it is counted in how many induced subgraphs of two to five vertices it has which place: its graphlet degree
-//! vector, by which graphs are compared. It is the application of *Scalable Incremental Checkpointing using GPU-Accelerated
-//! De-Duplication* (Tan and others, ICPP 2023). Each rank keeps counters of all vertices and adds its share of the subgraphs to
-//! them; at the end they are added up. What changes between two checkpoints is scattered, and much of it is alike.
+//! For each vertex and each place in a graphlet, the program counts the induced subgraphs of two to five vertices in which the
+//! vertex has that place. These counts are the vertex's graphlet degree vector, by which graphs are compared. This is the
+//! application of *Scalable Incremental Checkpointing using GPU-Accelerated De-Duplication* (Tan and others, ICPP 2023). Each
+//! rank keeps counters of all vertices and adds its share of the subgraphs to them; at the end the counters are added up. The
+//! changes between two checkpoints are scattered, and many of them are alike.
 //!
-//! The graphs are in `graphlets/inputs.rs` and `graphlets/graph.rs`; graphlets in `graphlets/orbits.rs`; how they are found in
-//! `graphlets/subgraphs.rs` and, for a GPU, `graphlets/count.cu`; where the counters are in `graphlets/machine.rs`; the sum in
-//! `graphlets/sum.rs` and `graphlets/ranks.rs`. All calls to Bivouac are in `graphlets/checkpoints.rs`.
+//! The graphs are in `graphlets/inputs.rs` and `graphlets/graph.rs`, and the graphlets in `graphlets/orbits.rs`. The
+//! enumeration is in `graphlets/subgraphs.rs` and, for a GPU, in `graphlets/count.cu`; the place of the counters in
+//! `graphlets/machine.rs`; the sum in `graphlets/sum.rs` and `graphlets/ranks.rs`. All calls to Bivouac are in
+//! `graphlets/checkpoints.rs`.
 //!
 //! ```sh
 //! export BIVOUAC_REDUCTION_METHOD=tree      # or full, basic, list: docs/REDUCTION.md
@@ -15,8 +17,8 @@
 //! mpirun -n 4 graphlets --dir /scratch/me/graphlets --graph race --vertices 1000000 --device cuda
 //! ```
 //!
-//! Rank 0 prints `started`, `restored`, `committed` (a checkpoint has reached a level), and at the end `digest`, which depends on
-//! the graph and on `--size` alone, and what the checkpoints took: `stored_bytes` of `shard_bytes`. `--die-at 7` lets the last rank
+//! Rank 0 prints `started`, `restored`, `committed` (a checkpoint has reached a level), and at the end `digest`, which depends only
+//! on the graph and on `--size`, and the size of the checkpoints: `stored_bytes` of `shard_bytes`. `--die-at 7` makes the last rank
 //! kill itself after its seventh part; started again, the run continues from the newest checkpoint.
 //!
 //! A rank with `--device cuda` uses the GPU with its number among the ranks of its node, modulo the node's GPUs.
@@ -99,7 +101,7 @@ fn run(world: &SimpleCommunicator, options: &Options) -> Result<(), Box<dyn Erro
     checkpoints.close(world)
 }
 
-/// The counters, all zero, on every rank in the same kind of place.
+/// Opens the counters, all zero, in the same kind of place on every rank.
 fn open_counters(
     world: &SimpleCommunicator,
     options: &Options,
@@ -123,7 +125,7 @@ fn open_gpu(_: &Problem, _: usize) -> Result<Box<dyn machine::Machine>, Box<dyn 
     Err(bivouac::device::DeviceError::NoLibrary.into())
 }
 
-/// What is counted, and how the ranks share it: a checkpoint of anything else is useless.
+/// Describes what is counted, and how the ranks share it: a checkpoint of anything else is of no use.
 fn describe(options: &Options, ranks: usize) -> String {
     let Options { graph, vertices, seed, size, parts, .. } = options;
     format!("{graph:?} of {vertices} vertices, seed {seed}, size {size}, {parts} parts on {ranks} ranks")
@@ -155,7 +157,7 @@ fn fail_if_asked(options: &Options, part: u32, is_last_rank: bool) {
     }
 }
 
-/// Adds the counters up, and prints on rank 0 what they come to. Collective.
+/// Adds the counters up, and prints the result on rank 0. Collective.
 fn finish(
     world: &SimpleCommunicator,
     problem: &Problem,

@@ -1,21 +1,21 @@
 //! Heat spreads over a plate, and the run survives being killed.
 //!
-//! A 2-D heat equation (explicit five-point stencil, double precision) on a plate that is cut into one block per
-//! rank. The physics is in `heat2d/plate.rs`, its messages in `heat2d/exchange.rs`, pictures and the digest in
-//! `heat2d/picture.rs`; all calls to Bivouac are in `heat2d/checkpoints.rs`.
+//! The program solves a 2-D heat equation (explicit five-point stencil, double precision) on a plate that is cut into
+//! one block per rank. The physics is in `heat2d/plate.rs`, its messages in `heat2d/exchange.rs`, pictures and the
+//! digest in `heat2d/picture.rs`; all calls to Bivouac are in `heat2d/checkpoints.rs`.
 //!
 //! ```sh
 //! mpirun -n 4 heat2d --dir /scratch/me/heat --steps 5000 --every 100
 //! ```
 //!
 //! Rank 0 prints one line per event: `started`, `restored`, `committed` (a checkpoint has reached a level), and at
-//! the end `digest`, which is the same for every number of ranks and for every number of times the run was killed. It may be started again on
-//! a different number of ranks.
-//! `--die-at 1234:2` lets rank 2 kill itself after step 1234, each time the run passes that step; a run that
-//! restored a later step does not pass it. `--hang-at` lets a rank stop there for ever instead.
+//! the end `digest`, which depends neither on the number of ranks nor on how often the run was killed. The run may be
+//! started again on a different number of ranks. `--die-at 1234:2` makes rank 2 kill itself after step 1234, each
+//! time the run passes that step; a run that restored a later step does not pass it. `--hang-at` makes a rank stop
+//! there for ever instead.
 //!
 //! The run ends early, with a last checkpoint, when `should_exit` says so: `bivouac halt`, the signals that `bivouac run`
-//! gets, and the keys of `[exit]` all lead there.
+//! receives, and the keys of `[exit]` all have this effect.
 #![forbid(unsafe_code)]
 
 #[path = "heat2d/checkpoints.rs"]
@@ -99,7 +99,7 @@ fn run(world: &SimpleCommunicator, options: &Options) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-/// Prints what starts, with the process ids in the order of the ranks (`launch/demo.sh` kills one of them).
+/// Announces the run, with the process ids in the order of the ranks (`launch/demo.sh` kills one of them).
 fn announce(world: &SimpleCommunicator, options: &Options, cut: &Decomposition) {
     let pid = std::process::id();
     let root = world.process_at_rank(0);
@@ -140,8 +140,8 @@ fn initial(options: &Options, cut: &Decomposition, rank: usize) -> Result<(Field
     Ok((Field::new(now, conductivity), format!("grid {grid}, border {:?}, source {source}", options.border)))
 }
 
-/// The death that `--die-at` asks for: SIGKILL, as from outside; nothing is flushed, no destructor runs. Or the end of all
-/// progress that `--hang-at` asks for.
+/// The death that `--die-at` asks for: SIGKILL, as from outside; nothing is flushed, and no destructor runs. Also the end
+/// of all progress that `--hang-at` asks for.
 fn fail_if_asked(options: &Options, step: u64, rank: i32, ranks: i32) {
     let is_here = |spot: Spot| spot.step == step && spot.rank.unwrap_or(ranks - 1) == rank;
     while options.hang_at.is_some_and(is_here) {
@@ -154,7 +154,7 @@ fn fail_if_asked(options: &Options, step: u64, rank: i32, ranks: i32) {
     }
 }
 
-/// Digest and pictures of the final field; collective.
+/// Prints the digest, and makes the pictures, of the final field; collective.
 fn finish(
     world: &SimpleCommunicator,
     options: &Options,

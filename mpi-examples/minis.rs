@@ -11,9 +11,8 @@
 //! | `sweep` | fluxes in eight directions | everything, one direction after the other |
 //! | `rtm` | two wavefields, the ground | one wavefield, in turn |
 //!
-//! Each program is in the file of the same name in `minis/`, with its steps and its declarations; the calls to Bivouac for checkpoints are
-//! in
-//! `minis/checkpoints.rs`, those for declarations in `minis/apps.rs`; the kernels in `minis/kernels.cu` and `minis/kernels.rs`.
+//! Each program is in the file of the same name in `minis/`, with its steps and its declarations. The calls to Bivouac for checkpoints are
+//! in `minis/checkpoints.rs`, those for declarations in `minis/apps.rs`, and the kernels in `minis/kernels.cu` and `minis/kernels.rs`.
 //!
 //! ```sh
 //! export BIVOUAC_OFFLOAD_MODE=always
@@ -123,7 +122,7 @@ fn open_gpu(_: usize, _: Option<u32>) -> Result<Box<dyn Machine>> {
     Err(bivouac::device::DeviceError::NoLibrary.into())
 }
 
-/// All steps, starting from the newest checkpoint. Collective.
+/// Runs all steps, starting from the newest checkpoint. Collective.
 fn advance(options: &Options, app: &mut dyn App, run: &Run, mut checkpoints: Option<&mut Checkpoints>) -> Result<()> {
     let mut first = 0;
     if let Some(checkpoints) = &checkpoints {

@@ -1,13 +1,13 @@
 //! Reverse time migration: the wavefields of seismic shots are written forward, wait in a history, and are read backward.
 //!
 //! A shot is fired over layered ground and recorded along the surface. To see the layers, its wavefield is propagated once
-//! more through a smooth model of the ground, and what was recorded is propagated back in time: where the two are alike at
-//! the same moment, something has reflected. The first wavefield is needed in reverse order, and as a whole it is several
+//! more through a smooth model of the ground, and the recording is propagated back in time: where the two are alike at the
+//! same moment, something has reflected. The first wavefield is needed in reverse order, and as a whole it is several
 //! times larger than the memory of a GPU: its states are appended to a history of Bivouac and restored in reverse order.
 //!
-//! The ground and the survey are in `rtm/model.rs`; the kernels in `rtm/wave.cu` and, for a machine without a GPU,
-//! `rtm/stencil.rs`; what launches them in `rtm/gpu.rs` and `rtm/twin.rs` behind `rtm/machine.rs`; a shot in `rtm/shot.rs`.
-//! All calls to Bivouac are in `rtm/wavefields.rs` and in [`caches`] here.
+//! The ground and the survey are in `rtm/model.rs`; the kernels in `rtm/wave.cu` and, for a machine without a GPU, in
+//! `rtm/stencil.rs`; the calls of the kernels in `rtm/gpu.rs` and `rtm/twin.rs`, behind `rtm/machine.rs`; a shot in
+//! `rtm/shot.rs`. All calls to Bivouac are in `rtm/wavefields.rs` and in [`caches`] here.
 //!
 //! ```sh
 //! mpirun -n 4 rtm --dir /scratch/me/rtm --out image.png --timeline trace.json
@@ -186,7 +186,7 @@ fn migrate(
         work.counts = counts;
         work.spans.extend(spans);
     }
-    // A rank that has one shot fewer than others meets them for the rest: at each of its states, forward and backward.
+    // A rank that has one shot fewer than others meets them for the missing shot as well: at each of its states, forward and backward.
     let rounds = survey.shots.div_ceil(world.size() as usize);
     (0..(rounds - work.images.len()) as u64 * 2 * survey.states()).for_each(|_| meet());
     Ok(work)

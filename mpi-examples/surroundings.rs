@@ -31,7 +31,7 @@ pub fn start(
     }
 }
 
-/// A panic on one rank would leave the others waiting for its messages for ever.
+/// Ends all ranks when one panics: the others would wait for its messages for ever.
 fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -1,7 +1,6 @@
-//! Threads and pages after a restart, in machines with several NUMA nodes: `numa/machine.sh` boots them in QEMU, and
-//! `programs/affinity_worker.rs` is saved and killed in one machine and restored in others that share nothing with it but a folder.
-//!
-//! Each scenario can fail: the same program restored with affinity off has its threads and pages elsewhere.
+//! Threads and pages after a restart, in machines with several NUMA nodes: `numa/machine.sh` boots the machines in QEMU. A run of
+//! `programs/affinity_worker.rs` is saved and killed in one machine, and restored in others that share only a folder with that machine.
+//! Each scenario can fail, because the same program, restored with affinity off, has its threads and pages elsewhere.
 #![cfg(all(feature = "numa", feature = "hwloc"))]
 #![forbid(unsafe_code)]
 
@@ -13,12 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Ranks of the job.
+/// The number of ranks of the job.
 const RANKS: usize = 4;
 /// The regions that the program saves.
 const REGIONS: [&str; 4] = ["own", "orphan", "dealt", "odd"];
 
-/// What the ranks of a job said: by case, rank and what it is about.
+/// The words that the ranks of a job printed, by case, rank and subject.
 #[derive(Default, Debug)]
 struct Said(BTreeMap<(String, usize, String), String>);
 
@@ -48,7 +47,7 @@ impl Said {
         found.unwrap_or_else(|| panic!("rank {rank} said nothing of {key:?} in {case:?}: {self:#?}"))
     }
 
-    /// The nodes of a region's pages.
+    /// The NUMA node of each page of a region.
     fn pages(&self, case: &str, rank: usize, region: &str) -> Vec<String> {
         let runs = self.get(case, rank, &format!("region {region}")).split_whitespace();
         let runs = runs.map(|run| run.split_once('x').expect("node, times, pages"));
@@ -59,7 +58,7 @@ impl Said {
         ["thread main", "thread worker"].map(|key| self.get(case, rank, key))
     }
 
-    /// All data came back, and from the newest version.
+    /// Checks that all data came back, from the newest version.
     fn check_data(&self, case: &str) {
         for rank in 0..RANKS {
             for region in REGIONS {
@@ -70,7 +69,7 @@ impl Said {
         }
     }
 
-    /// Pages that `other` has on another node, of those that are in the region with all of their bytes.
+    /// The number of pages that are on another node in `other`. Pages that lie only partly in the region do not count.
     fn differing(&self, case: &str, other: &Said, as_case: &str) -> usize {
         let differing = |rank: usize, region: &str| {
             let (here, there) = (self.pages(case, rank, region), other.pages(as_case, rank, region));
@@ -81,7 +80,7 @@ impl Said {
         (0..RANKS).flat_map(|rank| REGIONS.map(|region| differing(rank, region))).sum()
     }
 
-    /// Nearly all pages that were wanted somewhere were brought there.
+    /// Checks that the restart moved nearly all pages for which it wanted a certain node.
     fn check_report(&self, case: &str, rank: usize) {
         let report = self.get(case, rank, "report");
         let number = |name: &str| -> f64 {
@@ -103,7 +102,7 @@ struct Job {
 }
 
 impl Job {
-    /// `None`: there can be no machines here, which is said loudly.
+    /// `None` if no machines can run here, which is reported loudly.
     fn new(piece: usize) -> Option<Job> {
         if !machines::can("restarting on them", "affinity") {
             return None;
@@ -111,7 +110,7 @@ impl Job {
         Some(Job { folder: tempfile::tempdir().unwrap(), piece })
     }
 
-    /// Runs the program with these arguments, one after the other, in a machine with these options.
+    /// Runs the program in a machine with these options, once for each of these arguments, one run after the other.
     fn run(&self, machine: &[&str], phases: &[&str]) -> Said {
         let program = program("affinity-worker");
         let root = Path::new(env!("WORKSPACE_ROOT"));
@@ -130,7 +129,7 @@ impl Job {
         let mut command = Command::new(script());
         command.args(["--limit", "400", "--share"]).arg(self.folder.path()).args(machine).args(["--", "bash", "-c"]);
         command.arg(commands).env("BIVOUAC_LOCAL_ENABLED", "false").env("BIVOUAC_MEMORY_BUDGET", "200 MiB");
-        // Memory that is asked for in large pieces is always untouched.
+        // Memory that a program requests in large pieces always begins untouched.
         command
             .env("MALLOC_MMAP_THRESHOLD_", "131072")
             .env("BIVOUAC_GLOBAL_DIRECTORY", self.folder.path().join("global"));
@@ -141,8 +140,8 @@ impl Job {
     }
 }
 
-/// The threads and pages of a job that was killed are back in a new machine of the same kind, whether its memory had been touched
-/// or not, and each half of it alone when asked for; and they are not when it is off.
+/// After the job was killed, its threads and pages return to their places in a new machine of the same kind, whether or not its memory had
+/// been touched. Each of the two returns alone if only that is asked for, and neither does if affinity is off.
 #[test]
 fn a_new_machine_of_the_same_kind() {
     let Some(job) = Job::new(64 << 10) else { return };
@@ -160,7 +159,7 @@ fn a_new_machine_of_the_same_kind() {
     assert!(now.differing("threads", &saved, "saved") > 1000 && now.has_threads_of("threads", &saved, "saved"));
     assert!(now.differing("pages", &saved, "saved") == 0 && !now.has_threads_of("pages", &saved, "saved"));
 
-    // Other numbers: CPUs 0 and 4 share the first node, where 0 and 1 did. What was together stays together.
+    // The CPUs have other numbers: 0 and 4 share the first node, where 0 and 1 did before. Threads that were together stay together.
     let dealt = job.run(&["--dealt"], &["restore full off"]);
     dealt.check_data("full");
     let mut used = BTreeSet::new();
@@ -173,12 +172,12 @@ fn a_new_machine_of_the_same_kind() {
         let own = dealt.pages("full", rank, "own");
         assert!(own[1..own.len() - 2].iter().all(|page| *page == node(main).to_string()), "pages follow their threads");
     }
-    // The orphans of a rank were on the node of another's threads, and each node had a quarter of what was dealt.
+    // A rank's orphans were on the node of another rank's threads, and each node had a quarter of the dealt pages.
     assert_eq!(counts(&dealt.pages("full", 0, "dealt")), counts(&saved.pages("saved", 0, "dealt")));
     assert_eq!(dealt.pages("full", 0, "orphan")[9], dealt.pages("full", 2, "own")[9]);
     assert!(dealt.differing("off", &dealt, "full") > 2000);
 
-    // Half the machine: every rank has its share, and no page is without a place that the plan gave it.
+    // In half the machine, every rank has its share, and every page has a place in the plan.
     let half = job.run(&["--nodes", "2", "--cpus", "4"], &["restore full"]);
     half.check_data("full");
     let main: BTreeSet<&str> = (0..RANKS).map(|rank| half.threads("full", rank)[0]).collect();
@@ -198,8 +197,8 @@ fn counts(pages: &[String]) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// Saved and restored in one machine with these options: what is restored comes from node memory, as after a killed process.
-/// Where the system moves pages by itself, it does so also between a record and a look: then what counts is what the restart says it found.
+/// Saves and restores in one machine with these options: the data comes from node memory, as after a killed process. If the system moves
+/// pages itself, it does so between a record and a check as well; then only the placement that the restart reports counts.
 fn one_machine(options: &[&str], piece: usize) {
     let is_moving = options.contains(&"--balancing");
     let Some(job) = Job::new(piece) else { return };

@@ -1,4 +1,4 @@
-//! The kernels of `benches/affinity/` compute what they say, against straightforward references, and the same bits for any
+//! The kernels of `benches/affinity/` compute what they claim, compared with straightforward references, and give the same bits for any
 //! number of threads.
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ use std::f64::consts::TAU;
 use std::sync::{Arc, Barrier};
 use team::Team;
 
-/// What a kernel starts from, and what it has after so many steps.
+/// The state in which a kernel starts, and its state after `steps` steps.
 fn computed(kernel: Arc<dyn Kernel>, threads: usize, steps: u64) -> (Vec<f64>, Vec<f64>) {
     let (team, barrier) = (Team::start(threads), Barrier::new(threads));
     let starting = kernel.clone();
@@ -29,7 +29,7 @@ fn computed(kernel: Arc<dyn Kernel>, threads: usize, steps: u64) -> (Vec<f64>, V
     (before, kernel.result(steps).joined())
 }
 
-/// Within rounding.
+/// Compares within rounding.
 fn assert_close(found: &[f64], wanted: &[f64]) {
     assert_eq!(found.len(), wanted.len());
     for (at, (found, wanted)) in found.iter().zip(wanted).enumerate() {
@@ -44,7 +44,7 @@ fn stencil_is_seven_points() {
     for _ in 0..5 {
         let old = cube.clone();
         let at = |x: usize, y: usize, z: usize| {
-            // One less than 0 is more than n, too.
+            // One less than 0 wraps around, and is more than n as well.
             if x.max(y).max(z) < n { old[(z * n + y) * n + x] } else { 0.0 }
         };
         for (place, new) in cube.iter_mut().enumerate() {
@@ -96,7 +96,7 @@ fn two_steps_of_the_butterfly_are_a_fourier_transform_in_two_dimensions() {
         wanted.extend([real / side as f64, imaginary / side as f64]);
     }
     assert_close(&found, &wanted);
-    // Four transforms give back what there was.
+    // Four transforms give back the original values.
     let (before, found) = computed(Arc::new(Butterfly::new(64, 2)), 2, 8);
     assert_close(&found, &before);
 }

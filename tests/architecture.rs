@@ -1,8 +1,8 @@
-//! The rules of `src/ARCHITECTURE.md` that a program can check, as plain tests.
+//! The rules of `src/ARCHITECTURE.md` that a program can check, as ordinary tests.
 //!
-//! Sources are cut into tokens (comments, strings and character literals fall away, so prose about `unsafe` or
-//! `crate::` never counts), and each rule is a function from tokens to complaints. Every rule is first tried on a
-//! small source that breaks it: a check that cannot fail protects nothing.
+//! Sources are cut into tokens. Comments, strings and character literals fall away, so prose about `unsafe` or
+//! `crate::` never counts. Each rule is a function from tokens to complaints, and is first tried on a small source that
+//! breaks it: a check that cannot fail protects nothing.
 #![forbid(unsafe_code)]
 
 #[path = "architecture/circles.rs"]
@@ -38,7 +38,7 @@ const ORDER: [&str; 21] = [
     "session",
 ];
 
-/// The only files (or folders, with a closing slash) in which the keyword `unsafe` may stand.
+/// The only files (or folders, with a closing slash) that may use the keyword `unsafe`.
 const UNSAFE: [&str; 12] = [
     "src/core/affinity/",
     "src/core/base/digest.rs",
@@ -175,7 +175,7 @@ struct Source {
     /// Path from the package's root, with slashes.
     path: String,
     tokens: Vec<Token>,
-    /// For each token: does it stand in a test-only item?
+    /// For each token: is it part of a test-only item?
     in_test: Vec<bool>,
 }
 
@@ -196,12 +196,12 @@ impl Source {
         names
     }
 
-    /// The folder of the crate that it belongs to.
+    /// The folder of the crate to which the file belongs.
     fn crate_folder(&self) -> &'static str {
         CRATES.into_iter().find(|folder| self.path.starts_with(folder)).expect("sources are under src/")
     }
 
-    /// Its module, behind the folder of its crate.
+    /// The file's module, after the folder of its crate.
     fn place(&self) -> Vec<String> {
         let mut place = vec![self.crate_folder().to_owned()];
         place.extend(self.module());
@@ -315,10 +315,10 @@ fn mark_test_files(sources: &mut [Source]) {
 
 // ---------------------------------------------------------------------------------------------- imports
 
-/// The top-level modules that a file names through `crate::` or `super::`, with lines.
+/// The top-level modules that a file names through `crate::` or `super::`, with their line numbers.
 fn imports(source: &Source) -> Vec<(String, usize)> {
     let tokens = &source.tokens;
-    // What others call `crate` is themselves.
+    // In other crates, `crate` means that crate itself.
     if source.crate_folder() != CORE {
         return Vec::new();
     }
@@ -398,7 +398,7 @@ fn complaints_about_imports(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// The names of targets in a manifest are written out: cargo would never build, and nobody miss, one that is forgotten.
+/// The names of targets in a manifest are written out, so cargo would never build a target that was forgotten, and nobody would miss it.
 fn undeclared(folder: &str, manifests: &[&str]) -> Vec<String> {
     let read = |name: &&str| std::fs::read_to_string(root().join(name)).expect("it is there");
     let declared: String = manifests.iter().map(read).collect();
@@ -472,8 +472,8 @@ fn may_be_unsafe(path: &str) -> bool {
 
 fn complaints_about_unsafe(sources: &[Source]) -> Vec<String> {
     let by_path: BTreeMap<&str, &Source> = sources.iter().map(|source| (source.path.as_str(), source)).collect();
-    // A file above an unsafe one in the module tree cannot forbid it for its children; the keyword may still not
-    // stand in it.
+    // A file above an unsafe one in the module tree cannot forbid it for its children; but the file itself
+    // must not use the keyword.
     let above_unsafe: BTreeSet<String> =
         sources.iter().filter(|source| may_be_unsafe(&source.path)).flat_map(Source::ancestors).collect();
     let mut complaints = Vec::new();
@@ -511,7 +511,7 @@ fn unsafe_and_missing_forbids_are_noticed() {
         complain(&[("src/core/tier/mod.rs", forbid), ("src/core/tier/local.rs", "// unsafe\nfn f() {}")]).is_empty()
     );
     assert!(complain(&[("src/core/tier/mod.rs", forbid), ("src/core/tier/a/b.rs", "fn f() {}")]).is_empty());
-    // Beside an unsafe file, a sibling needs its own line, and the parent may not use the keyword itself.
+    // Next to an unsafe file, a sibling needs its own line, and the parent may not use the keyword itself.
     assert!(complain(&[("src/core/comm/mod.rs", "mod mpi;"), ("src/core/comm/mpi.rs", "unsafe fn f() {}")]).is_empty());
     let comm = [
         ("src/core/comm/mod.rs", "unsafe fn f() {}"),
@@ -526,12 +526,12 @@ fn unsafe_and_missing_forbids_are_noticed() {
 
 // ---------------------------------------------------------------------------------------------- words
 
-/// What sets loggers.
+/// Names that set loggers.
 const LOGGERS: [&str; 3] = ["env_logger", "set_boxed_logger", "set_logger"];
-/// The one file in which a poisoned lock means something, and the one that starts threads.
+/// The only file in which a poisoned lock means something, and the only one that starts threads.
 const SYNC: &str = "src/core/base/sync.rs";
 const THREADS: &str = "src/core/base/threads.rs";
-/// The one file that speaks to the crate `log`.
+/// The only file that uses the crate `log`.
 const LOG: &str = "src/core/base/log.rs";
 
 fn complaints_about_words(source: &Source) -> Vec<String> {
@@ -626,7 +626,7 @@ fn the_import_table_of_the_document_is_the_one_that_is_checked() {
     let path = root().join("src/ARCHITECTURE.md");
     let document = match std::fs::read_to_string(&path) {
         Ok(document) => document,
-        // A package without its document has no table that could disagree.
+        // A package without its document has no table that could be wrong.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
         Err(error) => panic!("{}: {error}", path.display()),
     };

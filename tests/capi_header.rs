@@ -1,4 +1,4 @@
-//! `include/bivouac.h` is what the sources say.
+//! `include/bivouac.h` agrees with the sources.
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ const SOURCES: [&str; 15] = [
     "files",
 ];
 
-/// The header that the sources make.
+/// The header that cbindgen generates from the sources.
 fn generated() -> String {
     let root = Path::new(env!("WORKSPACE_ROOT"));
     let folder = root.join("src/capi");
@@ -39,8 +39,8 @@ fn generated() -> String {
     polished(&String::from_utf8(text).expect("UTF-8"))
 }
 
-/// What cbindgen has no setting for: handles are pointers by their own type, negative constants stand in parentheses, and
-/// documentation is in C's words.
+/// Does what cbindgen has no setting for: handles become types that are pointers, negative constants get parentheses, and the
+/// documentation uses C's terms.
 fn polished(text: &str) -> String {
     let handles =
         ["session", "checkpoint", "pending", "restart", "history", "write_set", "boxes", "loaded_rows", "parts"];
@@ -48,7 +48,7 @@ fn polished(text: &str) -> String {
     for line in text.lines() {
         let is_forward = |name: &&str| line == format!("struct bvk_{name}_s;");
         if handles.iter().any(is_forward) {
-            // Its words stand beside the type of the handle.
+            // The comment on the structure is already next to the handle's type.
             while let Some(line) = out.lines().next_back().filter(|line| line.starts_with("//")) {
                 out.truncate(out.len() - line.len() - 1);
             }
@@ -64,7 +64,7 @@ fn polished(text: &str) -> String {
     }
     handles.iter().fold(out, |text, name| {
         let (pointer, handle) = (format!("struct bvk_{name}_s *"), format!("bvk_{name}_t "));
-        // All but the definition of the handle itself.
+        // This changes everything except the definition of the handle itself.
         text.replace(&pointer, &handle).replace(&format!("typedef {handle}"), &format!("typedef {pointer}"))
     })
 }
@@ -114,7 +114,7 @@ fn the_header_is_what_the_sources_say() {
     );
 }
 
-/// A source that nobody has listed would leave its functions out.
+/// Without this test, a source that nobody has listed would leave its functions out.
 #[test]
 fn every_function_of_the_sources_is_in_the_header() {
     let root = Path::new(env!("WORKSPACE_ROOT"));

@@ -1,4 +1,4 @@
-//! The message layer over real MPI: its contract under `mpirun`, and what only MPI has (groups, thread levels,
+//! The message layer over real MPI: its contract under `mpirun`, and features that only MPI has (groups, thread levels,
 //! `MPI_Finalize`, peers that no longer answer).
 #![cfg(feature = "mpi")]
 
@@ -24,7 +24,7 @@ fn duplicate(comm: &impl Communicator) -> MpiComm {
         .expect("MPI is there and the communicator is a plain one")
 }
 
-/// The next message; fails when none comes.
+/// Returns the next message, and fails if none comes.
 fn next(comm: &mut MpiComm) -> (Rank, Vec<u8>) {
     let started = Instant::now();
     loop {
@@ -56,8 +56,8 @@ fn mpi_keeps_the_contract() {
     }
 }
 
-/// Inside a node MPI libraries move a long message in one go. Over TCP it arrives in pieces, and short ones that were
-/// sent after it are here before.
+/// Inside a node, MPI libraries move a long message in one go. Over TCP it arrives in pieces, and short messages that
+/// were sent after it arrive first.
 #[test]
 fn mpi_keeps_the_contract_over_tcp() {
     run_workers(
@@ -85,7 +85,7 @@ fn disjoint_worker() {
     let world = worker.world();
     let half = world.split_by_color(Color::with_value(world.rank() % 2)).expect("every rank has a colour");
     run_contract(&half);
-    drop(half); // The `mpi` crate frees it, which must come before MPI_Finalize.
+    drop(half); // The `mpi` crate frees the communicator, which must happen before MPI_Finalize.
     worker.finish();
 }
 
@@ -155,7 +155,7 @@ fn group_worker() {
     assert_eq!((all.rank(), all.size()), (Rank(me as u32), 4));
     assert_eq!(all.nodes(), [0, 0, 0, 0], "the whole job runs on this machine");
 
-    // The `mpi` crate frees the application's communicators at once; ours live on.
+    // The `mpi` crate frees the application's communicators at once; the duplicates remain valid.
     let backwards =
         duplicate(&world.split_by_color_with_key(Color::with_value(0), -me).expect("every rank has a colour"));
     assert_eq!(backwards.default_group_name(), "sub-0");
@@ -202,7 +202,7 @@ fn quiesce_worker() {
     let Some(worker) = Worker::start("quiesce_worker", Threading::Multiple) else { return };
     for round in 0..20 {
         let mut comm = duplicate(&worker.world());
-        // Left over from earlier rounds there is nothing, long and short messages of this one are not taken.
+        // Nothing is left over from earlier rounds, and this round takes none of its messages, long or short.
         assert_eq!(comm.receive(), Ok(None), "round {round}");
         worker.world().barrier();
         for to in 0..comm.size() {
@@ -244,8 +244,8 @@ fn messages_that_nobody_took_do_not_reach_a_later_communicator() {
     run_workers(2, "stale_worker", &[]);
 }
 
-/// Story: MPI libraries give the number of a freed communicator to the next one. If `cancel` freed a communicator with
-/// messages under way, they would turn up in whatever the application creates next.
+/// MPI libraries give the number of a freed communicator to the next one. If `cancel` freed a communicator while
+/// messages were under way, they would turn up in the next communicator that the application creates.
 #[test]
 fn stale_worker() {
     let Some(worker) = Worker::start("stale_worker", Threading::Multiple) else { return };
@@ -253,13 +253,13 @@ fn stale_worker() {
     let other = Rank(1 - world.rank() as u32);
     for _ in 0..20 {
         let mut old = duplicate(&world);
-        // Rank 1 sends when rank 0 has closed already.
+        // Rank 1 sends only after rank 0 has closed.
         if world.rank() == 0 {
             old.cancel();
             world.process_at_rank(1).send(&0i32);
         } else {
             let (_, _) = world.process_at_rank(0).receive::<i32>();
-            // Short ones only: a long one does not leave, and would keep the number in use on this side.
+            // All are short: a long message does not leave, and would keep the number in use on this side.
             for length in [1, 10, 1000] {
                 old.send(other, &vec![0xdd; length]).expect("a send does not wait");
             }
@@ -284,8 +284,8 @@ fn closing_does_not_wait_for_a_peer_that_no_longer_answers() {
     run_workers(3, "stopped_peer_worker", &[]);
 }
 
-/// The last rank is stopped (SIGSTOP), which to its peers looks like a dead process or a cut-off host, except that it
-/// can be woken up for a proper end of the job.
+/// The last rank is stopped (SIGSTOP). To its peers it then looks like a dead process or a cut-off host, but it can be
+/// woken up for a proper end of the job.
 #[test]
 fn stopped_peer_worker() {
     let Some(worker) = Worker::start("stopped_peer_worker", Threading::Multiple) else { return };
@@ -295,7 +295,8 @@ fn stopped_peer_worker() {
     if comm.rank() == silent {
         world.process_at_rank(0).send(&getpid().as_raw_nonzero().get());
         kill_process(getpid(), Signal::STOP).expect("a process may stop itself");
-        // Awake again: what was sent meanwhile is abandoned or not, and the communicator still works.
+        // The rank is awake again: messages that were sent in the meantime may or may not be abandoned, and the
+        // communicator still works.
         comm.receive().expect("a healthy communicator receives");
         comm.cancel();
         world.barrier();
@@ -320,7 +321,7 @@ fn stopped_peer_worker() {
         comm.cancel();
         world.process_at_rank(0).send(&0i32);
     }
-    // MPICH's MPI_Finalize does not end if it begins while a peer is stopped; that is not what is tested here.
+    // MPICH's MPI_Finalize does not end if it begins while a peer is stopped. This test is not about that.
     world.barrier();
     worker.finish();
 }
@@ -328,14 +329,14 @@ fn stopped_peer_worker() {
 #[test]
 fn parcels_pass_a_peer_that_no_longer_answers() {
     run_workers(4, "stopped_parcels_worker", &[]);
-    // Over TCP no library can read the memory of the stopped process: bodies stop half-way. (Open MPI only: with
-    // MPICH 4.0 over UCX and TCP alone even a program that only sends one message to each rank hangs in MPI_Finalize
-    // every other time.)
+    // Over TCP no library can read the memory of the stopped process, so bodies stop half-way. This runs with Open MPI
+    // only: with MPICH 4.0 over UCX and TCP alone, even a program that only sends one message to each rank hangs in
+    // MPI_Finalize every other time.
     run_workers(4, "stopped_parcels_worker", &[("OMPI_MCA_btl", "self,tcp"), ("OMPI_MCA_pml", "ob1")]);
 }
 
 /// The last rank stops in the middle of sending parcels to everybody, and everybody sends to it. The others lose
-/// nothing of what they send to each other. Then it wakes up, and what was under way arrives.
+/// nothing that they send to each other. Then the last rank wakes up, and the parcels under way arrive.
 #[test]
 fn stopped_parcels_worker() {
     const PARCELS: u64 = 40;
@@ -349,7 +350,7 @@ fn stopped_parcels_worker() {
         let body = Slice::new(bytes.clone(), 0..1 << 20).expect("it is the whole");
         comm.send_parcel(to, [number; 6], body).expect("a healthy communicator sends");
     };
-    // How far each sender's parcels have come.
+    // The number of parcels that have arrived from each sender.
     let mut heard = vec![0; size as usize];
     let mut take = |comm: &mut MpiComm, done: &mut dyn FnMut(&mut MpiComm, &[u64]) -> bool| {
         let started = Instant::now();
@@ -386,7 +387,7 @@ fn stopped_parcels_worker() {
             (0..size as usize).filter(|rank| living(*rank)).all(|rank| heard[rank] == PARCELS)
         });
         assert!(comm.unsent_parcels() > 0, "40 MiB cannot leave for a process that does not take them");
-        // Rank 0 hears from the others that they have got that far, too, and goes on serving them meanwhile.
+        // Rank 0 hears from the others that they, too, have got that far, and continues to serve them in the meantime.
         comm.send(Rank::ROOT, b"done").expect("a healthy communicator sends");
         if let Some(pid) = stopped {
             let mut waiting = silent.0;
@@ -437,7 +438,7 @@ fn finalize_worker() {
     };
     let first = hook("first");
     let dropped = hook("dropped");
-    // Straight unwinding: the panic hook of the worker would abort the job.
+    // The thread unwinds directly, because the panic hook of the worker would abort the job.
     let panics = on_finalize(|| std::panic::resume_unwind(Box::new("thrown"))).expect("MPI is there");
     let (still_works, calls_of_it) = (comm.clone(), calls.clone());
     let sends = on_finalize(move || {

@@ -1,4 +1,4 @@
-//! The contract of `Comm` on the implementations that need no MPI: threads, streams, and the fault wrapper without faults.
+//! The contract of `Comm` on the implementations that need no MPI: threads, streams, and the fault wrapper with no faults.
 
 #[path = "contract/comm.rs"]
 mod contract;
@@ -11,7 +11,7 @@ use bivouac_core::comm::faulty::{FaultCounts, FaultPlan, Faulty};
 use bivouac_core::comm::sockets::{Opened, SocketComm, Wish};
 use bivouac_core::comm::threads::{ThreadComm, world};
 
-/// Streams between the ranks of a world.
+/// Opens streams between the ranks of a world.
 fn streams(comm: &mut dyn Comm) -> Box<SocketComm> {
     match SocketComm::open(comm, Wish::Need, limit::LIMIT).expect("the world is whole") {
         Opened::Streams(streams) => streams,
@@ -20,7 +20,7 @@ fn streams(comm: &mut dyn Comm) -> Box<SocketComm> {
     }
 }
 
-/// Runs each body on worlds of several sizes, one thread per rank. The panic of a rank is the test's.
+/// Runs each body on worlds of several sizes, with one thread per rank. A panic of a rank fails the test.
 fn on_threads(wrap: impl Fn(ThreadComm) -> Box<dyn Comm> + Sync) {
     for (name, body) in contract::BODIES {
         for nodes in [&[0][..], &[5, 5], &[1, 0, 1], &[0, 0, 1, 1, 2, 2, 3, 3]] {
@@ -52,7 +52,7 @@ fn the_fault_wrapper_without_faults_keeps_the_contract() {
 
 #[test]
 fn delays_that_keep_the_order_are_within_the_contract_of_exchanges() {
-    // Bodies that ask whether a message is there at a certain call are not meant for late messages.
+    // The left-out bodies ask whether a message has arrived at a certain call, which late messages do not allow.
     let patient = [
         "every_rank_reaches",
         "messages_of_one_sender",

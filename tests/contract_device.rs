@@ -1,6 +1,7 @@
-//! One contract for all devices: the host twin always, a GPU where there is one.
+//! One contract for all devices: the host twin always runs it, and a GPU does if the machine has one.
 //!
-//! `cargo nextest run --test contract_device` on a machine with a GPU runs the whole of it there; elsewhere the GPU half says that it was skipped.
+//! On a machine with a GPU, `cargo nextest run --test contract_device` runs the whole contract; elsewhere the GPU half
+//! prints that it was skipped.
 #![forbid(unsafe_code)]
 
 #[path = "contract/chunks.rs"]
@@ -15,7 +16,7 @@ fn twin() -> HostDevice {
     HostDevice::new(HostModel { memory_bytes: 1 << 30, ..HostModel::default() })
 }
 
-/// The GPU, or a loud word that there is none.
+/// The GPU, or `None` with a loud note.
 #[cfg(feature = "cuda")]
 fn gpu() -> Option<bivouac_core::device::cuda::CudaDevice> {
     match bivouac_core::device::cuda::CudaDevice::open(0) {
@@ -70,7 +71,7 @@ contract!(
     wrong_questions_are_refused;
 );
 
-/// Who waits for the stream hears of it, as on a GPU.
+/// A thread that waits for the stream gets the error, as on a GPU.
 #[test]
 fn a_kernel_of_the_twin_that_panics_loses_the_device() {
     let twin = twin();

@@ -1,5 +1,5 @@
-//! One contract for every [`Storage`], run on each implementation and each wrapper; then what only some of them promise:
-//! the real file system's care with modes and special files, and the simulated one's model of power cuts.
+//! One contract for every [`Storage`], run on each implementation and each wrapper. Then come tests of promises that only some of them
+//! make: the real file system's care with modes and special files, and the simulated one's model of power cuts.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -56,7 +56,7 @@ impl Bed {
     }
 }
 
-/// A directory on a disk: /tmp may be in memory.
+/// A directory on a disk, because /tmp may be in memory.
 fn on_disk() -> tempfile::TempDir {
     tempfile::tempdir_in("/var/tmp").unwrap()
 }
@@ -72,7 +72,7 @@ fn around_posix<S: Storage + 'static>(direct: Direct, wrap: impl FnOnce(PosixSto
     }
 }
 
-/// The same below a directory that it holds: nothing is reached by its whole path.
+/// A storage that holds its directory, so that it reaches nothing by its whole path.
 fn held(direct: Direct) -> Bed {
     let bed = around_posix(direct, |s| s);
     bed.storage.hold(&bed.root, Trust::Ours).unwrap();
@@ -92,7 +92,7 @@ fn throttle() -> Arc<Throttle> {
     Arc::new(Throttle::new(Arc::new(SimulatedClock::default()), Some(1 << 20), Some(1 << 20)))
 }
 
-/// Runs each named function on each storage, as tests of their own.
+/// Runs each named function on each storage, as a test of its own.
 macro_rules! contract {
     ($($case:ident),+ $(,)?) => {
         contract!(@on posix_buffered, around_posix(Direct::Off, |s| s), $($case),+);
@@ -207,7 +207,7 @@ fn maybe_aligned(bound: u64, rng: &mut Rng) -> usize {
     if rng.chance(1, 2) { value & !4095 } else { value }
 }
 
-/// Random ranges at random memory addresses, against a plain vector as the model.
+/// Reads and writes random ranges at random memory addresses, and compares them with a plain vector as the model.
 fn any_alignment_reads_back_what_was_written(bed: &Bed) {
     for seed in 0..6 {
         let mut rng = Rng::new(seed);
@@ -282,7 +282,7 @@ fn reserving_never_shortens_and_never_changes_bytes(bed: &Bed) {
     let bytes = bed.get(&path);
     assert!(bytes[..50_000] == pattern(3, 50_000));
     assert!(bytes[50_000..].iter().all(|byte| *byte == 0));
-    // Either the file system could reserve, or the length is what was written.
+    // The file has its reserved length if the file system could reserve, and otherwise the length of what was written.
     assert!([50_000, 100_000].contains(&bytes.len()), "{} bytes", bytes.len());
 }
 
@@ -397,7 +397,7 @@ fn a_lock_excludes_until_it_is_dropped(bed: &Bed) {
     let held = bed.storage.try_lock(&path).unwrap().expect("nobody holds it");
     assert!(bed.storage.try_lock(&path).unwrap().is_none());
     assert!(bed.storage.is_locked(&path).unwrap() && !bed.storage.is_locked(&other).unwrap());
-    // Opening and closing the file otherwise must not end the lock, as it would with POSIX record locks.
+    // Opening and closing the file in another way must not end the lock, as it would end a POSIX record lock.
     drop(bed.storage.open_read(&path).unwrap());
     drop(bed.storage.open_write(&path, Create::Shared).unwrap());
     std::thread::scope(|scope| {
@@ -410,7 +410,7 @@ fn a_lock_excludes_until_it_is_dropped(bed: &Bed) {
     assert!(again.is_some());
 }
 
-/// Many processes look at once whether the last run is dead; none of them may take another one's look for life.
+/// Many processes check at once whether the last run is dead. None of them may mistake another process's check for a living run.
 fn those_who_ask_for_a_lock_do_not_see_each_other(bed: &Bed) {
     let path = bed.put("lock", b"");
     std::thread::scope(|scope| {
@@ -420,7 +420,7 @@ fn those_who_ask_for_a_lock_do_not_see_each_other(bed: &Bed) {
     });
 }
 
-/// Two that remove a file under its lock, while its maker goes for that lock, too: who is given a lock has a file.
+/// Two threads remove a file under its lock while its maker also asks for that lock: whoever gets a lock has a file.
 fn a_lock_is_of_the_file_that_has_the_name(bed: &Bed) {
     const ROUNDS: usize = 1000;
     let names: Vec<PathBuf> = (0..ROUNDS).map(|round| bed.path(&format!("file{round}"))).collect();
@@ -434,7 +434,7 @@ fn a_lock_is_of_the_file_that_has_the_name(bed: &Bed) {
                     if newest > ROUNDS {
                         return;
                     }
-                    // Not before it was made: its maker may find it gone while it opens it a second time.
+                    // The file must exist first: its maker may find it gone when it opens it a second time.
                     let Some(path) = newest.checked_sub(1).and_then(|at| names.get(at)) else { continue };
                     if let Ok(Some(_lock)) = bed.storage.try_lock(path) {
                         bed.storage.remove_file(path).expect("nobody else removes what is locked");
@@ -503,7 +503,7 @@ mod real_file_system {
         }
     }
 
-    /// Which open descriptors of this process lead to `path`, and were opened with O_DIRECT?
+    /// The number of open descriptors of this process that lead to `path` and were opened with O_DIRECT.
     fn direct_descriptors(path: &Path) -> usize {
         let open = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
             let name = entry.ok()?.file_name();
@@ -575,7 +575,7 @@ mod real_file_system {
         assert_eq!((entry.name.as_str(), entry.is_dir), ("link", false), "what is listed is the link");
     }
 
-    /// What a neighbour does between the look at a folder and the deed.
+    /// A neighbour acts between the check of a folder and its use.
     #[test]
     fn below_a_directory_that_is_held_no_link_is_followed() {
         let (bed, outside) = (held(Direct::Auto), on_disk());
@@ -604,7 +604,7 @@ mod real_file_system {
             storage.is_locked(&file).map(drop),
         ];
         for (call, refused) in refused.into_iter().enumerate() {
-            // A listing says "not a directory", because it opens the link itself.
+            // A listing gives "not a directory", because it opens the link itself.
             let errno = refused.unwrap_err().raw_os_error();
             assert!(errno == Some(ELOOP) || errno == Some(ENOTDIR), "call {call}: {errno:?}");
         }
@@ -624,7 +624,7 @@ mod real_file_system {
         let error = bed.storage.remove_file(&bed.path("file")).unwrap_err().to_string();
         assert!(error.contains("others may write"), "{error}");
         assert!(bed.path("file").exists() && kept.join("file").exists());
-        // Closed to others it is the user's own doing, and what the path leads to is what a restart will find.
+        // If the directory is closed to others, the user made the change, and a restart will find what the path leads to.
         std::fs::set_permissions(&bed.root, std::fs::Permissions::from_mode(0o700)).unwrap();
         assert_eq!(bed.get(&bed.path("file")), b"theirs");
         bed.storage.remove_file(&bed.path("file")).unwrap();
@@ -639,7 +639,7 @@ mod real_file_system {
         bed.storage.create_dir_all(&bed.path("a/b")).unwrap();
         bed.put("a/b/file", b"x");
         assert_eq!(std::fs::metadata(&bed.root).unwrap().permissions().mode() & 0o777, 0o700);
-        // By the same rule as before.
+        // The rule is the same as before.
         std::fs::remove_dir_all(&bed.root).unwrap();
         std::fs::create_dir(&bed.root).unwrap();
         std::fs::set_permissions(&bed.root, std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -684,7 +684,7 @@ mod real_file_system {
         }
     }
 
-    /// `/scratch` is often like this. As root the permission bits mean nothing, so there only the plain case is shown.
+    /// `/scratch` is often like this. For root the permission bits mean nothing, so root runs only the plain case.
     #[test]
     fn directories_can_be_made_below_one_that_cannot_be_listed() {
         let bed = around_posix(Direct::Auto, |s| s);
@@ -710,7 +710,7 @@ mod real_file_system {
         assert_eq!(std::fs::read(directory.path().join("a/b/file")).unwrap(), b"x");
     }
 
-    /// Another process is another open file description; it dies with the lock in its hands.
+    /// Another process has another open file description, and dies while it holds the lock.
     #[test]
     fn a_lock_ends_with_the_process_that_held_it() {
         let bed = around_posix(Direct::Auto, |s| s);
@@ -963,7 +963,7 @@ mod power_cuts {
         assert!(outcome(11) != outcome(12));
     }
 
-    /// The state that `write_all` starts from: an older version, or none; and what an earlier crash may have left.
+    /// The states from which `write_all` starts: an older version or none, and possible leftovers of an earlier crash.
     fn starts() -> Vec<(Simulated, Option<Vec<u8>>)> {
         let old = pattern(1, 6_000);
         let with_old = scratch();
@@ -1016,7 +1016,7 @@ mod power_cuts {
         }
     }
 
-    /// Shows that the test above can fail: without the file's sync, it would.
+    /// Shows that the test above can fail: it would fail if the file were not synced.
     #[test]
     fn renaming_an_unsynced_file_into_place_is_caught() {
         let disk = scratch();
@@ -1290,7 +1290,7 @@ mod wrappers {
         let calls =
             [Call::OpenWrite, Call::WriteAt, Call::Sync, Call::Rename, Call::SyncDir, Call::OpenRead, Call::ReadAt];
         assert_eq!(calls.map(|call| counts.calls(call)), [1; 7]);
-        // The removal of a leftover found none and so did not count; reading asked for the length.
+        // The removal found no leftover and so did not count; reading asked for the length.
         assert_eq!((counts.calls(Call::RemoveFile), counts.calls(Call::Len), counts.calls_total()), (0, 1, 8));
         assert_eq!((counts.bytes_written(), counts.bytes_read()), (5, 5));
     }

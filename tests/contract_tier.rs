@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 const MIB: usize = 1 << 20;
 
-/// Opens the same place once more, as another process would.
+/// A function that opens the same place once more, as another process would.
 type Open<'a> = &'a dyn Fn() -> Arc<dyn Tier>;
 
 fn series() -> Series {
@@ -46,7 +46,7 @@ fn manifest(key: CheckpointKey) -> Manifest {
     }
 }
 
-/// Bytes that no two places of a file share.
+/// Bytes that differ between any two places of a file.
 fn bytes(length: usize, seed: u64) -> Vec<u8> {
     (0..length as u64).map(|at| ((at.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed) >> 32) as u8).collect()
 }
@@ -134,7 +134,7 @@ fn what_is_not_written_reads_as_zeros(open: Open<'_>) {
         let mut wanted = vec![0; length];
         wanted[..10].fill(1);
         wanted[length - 10..].fill(2);
-        // A hole in a file is for tools to wonder at, and here is none to be believed.
+        // Tools report a hole in a file, but a read must give the data that was written.
         let mut found = vec![9; length];
         tier.open(&path).and_then(|file| file.read_at(0, &mut found)).expect("read");
         assert!(found == wanted);
@@ -193,7 +193,7 @@ fn a_manifest_is_written_last_and_removed_first(open: Open<'_>) {
     tier.write_manifest(&series(), &manifest(key)).expect("written");
     assert_eq!(is_committed(), Some(true));
     assert_eq!(open().read_manifest(&series(), &key.folder()).expect("read"), manifest(key));
-    // Once more, as after a lost answer, and to complete one that was damaged.
+    // The manifest is written once more, as after a lost answer, and to replace a damaged one.
     tier.write_manifest(&series(), &manifest(key)).expect("written");
     tier.put(&folder.join("manifest"), b"damaged").expect("written");
     tier.write_manifest(&series(), &manifest(key)).expect("written");
@@ -221,7 +221,7 @@ fn of_many_that_create_a_record_one_succeeds(open: Open<'_>) {
     assert_eq!(records.read(&path, 100).expect("read"), b"first");
     drop(made);
     let before = records.changed(&path).expect("there");
-    // Object stores tell the time in seconds.
+    // Object stores measure time in seconds.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     open().records().touch(&path).expect("touched");
     assert!(records.changed(&path).expect("there") > before);
@@ -261,7 +261,7 @@ mod in_object_stores {
     use bivouac_core::tier::object::ObjectTier;
     use std::time::Duration;
 
-    /// A manifest of another run that had taken the same number.
+    /// The tier has a manifest of another run that took the same number.
     fn other_run(open: Open<'_>) -> Result<(), TierError> {
         let (tier, ours) = (open(), key(7));
         tier.write_manifest(&series(), &manifest(CheckpointKey { incarnation: Incarnation([8; 16]), ..ours }))

@@ -1,12 +1,12 @@
-//! Stop at every durable step of flush and commit in turn, cut the power, restart.
+//! Stops at every durable step of flush and commit in turn, cuts the power, and restarts.
 //!
-//! Two ranks on two machines (or on one) take checkpoints with the tightest retention. The file systems are one simulated
-//! disk that counts its steps: each write, sync, rename and removal. The run is made once to count them, then
-//! once for each step, and stopped there: no process does anything after it. Then the processes are just dead, or the
-//! power is cut as well: memory is gone, and random parts of what was not synced are lost. In each case a new run must
-//! find what promise 3 of the design says: the last checkpoint that was told to be committed at each level, or a newer one,
-//! the same on all ranks, with the right data ([`world::truth`] checks it). And no manifest may promise what is not there, be
-//! it that of a version that retention was just removing. Nor may a crash leave anything that takes room for good.
+//! Two ranks on two machines (or on one) take checkpoints with the tightest retention. The file systems are one simulated disk that counts
+//! its steps: each write, sync, rename and removal. The run is first made once to count the steps. Then it is made once for each step and
+//! stopped there: no process does anything afterwards. Then either only the processes are dead, or the power is cut as well: memory is
+//! gone, and random parts of the unsynced data are lost. In each case a new run must find what promise 3 of the design says: for each
+//! level, the last checkpoint that was reported as committed, or a newer one, the same on all ranks, with the right data ([`world::truth`]
+//! checks it). No manifest may promise missing data, not even the manifest of a version that retention was just removing. Nor may a crash
+//! leave anything that takes room for good.
 //!
 //! ```text
 //! BIVOUAC_TEST_SWEEPS=40 cargo nextest run --test crash_sweep        forty power cuts per step and configuration
@@ -36,7 +36,7 @@ use world::{GLOBAL_ROOT, Run, World, local_root};
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     machines: [u32; 2],
-    /// The machines of the run that is stopped and of the one behind it, which have other numbers of ranks than the first run.
+    /// The machines of the run that is stopped and of the one after it; their numbers of ranks differ from the first run's.
     resized: Option<[&'static [u32]; 2]>,
     memory: bool,
     local: bool,
@@ -55,18 +55,18 @@ const TWO_MACHINES: Shape = Shape {
     reduction: Method::Full,
 };
 
-/// The end that a stopped run comes to.
+/// The way in which a stopped run ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     /// The processes are dead; machines stay up.
     Killed,
-    /// All machines and the file server lose power; the seed says what of the unsynced writes survives.
+    /// All machines and the file server lose power; the seed decides which unsynced writes survive.
     PowerCut(u64),
-    /// The same, and the machines come back with empty disks: only the global tier is left.
+    /// The power is cut, and the machines come back with empty disks: only the global tier is left.
     MachinesLost(u64),
 }
 
-/// A run of a job, by its place in the sweep: before the one that is stopped, that one, and the one behind it.
+/// A run of a job, by its place in the sweep: before the stopped run, the stopped run itself, and the run after it.
 #[derive(Clone, Copy)]
 enum Turn {
     Before,
@@ -101,7 +101,7 @@ fn run(shape: Shape, turn: Turn, world: &mut World, actions: Vec<Action>) -> Run
     Run { script, config, machines, messages: FaultPlan::NONE, budget: shape.budget, landings: None }
 }
 
-/// What the run does that is stopped: after a resize the first checkpoint, and as much behind it as is left of its levels.
+/// The actions of the stopped run: after a resize, only the first checkpoint and time to complete its levels.
 fn checkpoints(shape: Shape) -> Vec<Action> {
     let checkpoint = |wait| Action::Checkpoint { series: 0, wait };
     if shape.resized.is_some() {
@@ -117,7 +117,7 @@ fn checkpoints(shape: Shape) -> Vec<Action> {
     ]
 }
 
-/// Runs once without a stop and returns the steps that were made from the beginning of the run that is swept.
+/// Runs once without a stop and returns the number of steps since the beginning of the swept run.
 fn steps(shape: Shape) -> u64 {
     let mut world = World::new(1, 2, 2_000_000);
     let before = first_run(shape, &mut world, &mut Truth::new(1, true, false));
@@ -131,7 +131,7 @@ fn steps(shape: Shape) -> u64 {
     steps
 }
 
-/// A run before the one that is stopped, so that retention across runs is part of the sweep. Returns the disk's steps.
+/// Makes a run before the stopped one, so that retention across runs is part of the sweep. Returns the disk's steps.
 fn first_run(shape: Shape, world: &mut World, truth: &mut Truth) -> u64 {
     let first = run(shape, Turn::Before, world, vec![Action::Checkpoint { series: 0, wait: None }]);
     let running = world.start(first);
@@ -142,7 +142,7 @@ fn first_run(shape: Shape, world: &mut World, truth: &mut Truth) -> u64 {
     world.disk.steps()
 }
 
-/// Looks whether every manifest on the disk names sound shards of its ranks: how many there are, and what is wrong with them.
+/// Checks that every manifest on the disk names sound shards of its ranks. Returns the number of manifests, and the faults.
 fn check_manifests(world: &World) -> (u64, Vec<String>) {
     let storage: Arc<dyn Storage> = Arc::new(world.disk.process(u64::MAX));
     let locals = (0..world.machine_count()).map(|machine| (TierId::LOCAL, local_root(machine)));
@@ -155,7 +155,7 @@ fn check_manifests(world: &World) -> (u64, Vec<String>) {
                 CheckpointKey { generation, version, operation, ..Default::default() }.folder()
             });
             let manifests: Vec<_> = folders.map(|folder| (tier.read_manifest(&series, &folder), folder)).collect();
-            // What others refer to is held for the bytes that its own files store.
+            // A folder to which others refer is kept for the bytes in its own files.
             let sources = manifests.iter().flat_map(|(manifest, _)| manifest.iter().flat_map(|found| &found.sources));
             let held: Vec<String> = sources.map(|source| source.key.folder()).collect();
             for (manifest, folder) in manifests {
@@ -172,7 +172,8 @@ fn check_manifests(world: &World) -> (u64, Vec<String>) {
     (count, problems)
 }
 
-/// A run has committed one checkpoint, keeps one, and has closed: no tier has anything else, whatever the crash left behind.
+/// A run that keeps one checkpoint has committed one and has closed: checks that no tier holds anything else, whatever
+/// the crash left behind.
 fn check_room(world: &World, shape: Shape) -> Vec<String> {
     let storage: Arc<dyn Storage> = Arc::new(world.disk.process(u64::MAX));
     let locals = (0..world.machine_count()).filter(|_| shape.local).map(|machine| (TierId::LOCAL, local_root(machine)));
@@ -199,7 +200,7 @@ fn check_promised(tier: &DirectoryTier, series: &Series, folder: &str, manifest:
     Ok(())
 }
 
-/// Stops the second run at a step. What is wrong afterwards, what was done, and how many manifests were looked at.
+/// Stops the second run at a step. Returns the faults found afterwards, what was done, and the number of manifests that were checked.
 fn crash(shape: Shape, step: u64, end: End) -> (Vec<String>, Counts, u64) {
     let mut world = World::new(1, 2, 2_000_000);
     let mut truth = Truth::new(1, true, false);
@@ -232,7 +233,7 @@ fn crash(shape: Shape, step: u64, end: End) -> (Vec<String>, Counts, u64) {
     let calm = Weather::default();
     let machines = shape.machines_of(Turn::Behind);
     let promises = truth.promises(&machines, &calm);
-    // The third run also works: leftovers of the crash must not be in its way.
+    // The third run also takes a checkpoint: leftovers of the crash must not be in its way.
     let third = run(shape, Turn::Behind, &mut world, vec![Action::Checkpoint { series: 0, wait: None }]);
     let running = world.start(third);
     world.run(&running, None);
@@ -244,7 +245,7 @@ fn crash(shape: Shape, step: u64, end: End) -> (Vec<String>, Counts, u64) {
     (problems, truth.counts, manifests)
 }
 
-/// Which steps are swept: each third, unless `BIVOUAC_TEST_EVERY` says otherwise (`ci/test.sh whole`: each).
+/// The steps that are swept: every third step, unless `BIVOUAC_TEST_EVERY` sets another distance (`ci/test.sh whole`: every step).
 fn every() -> u64 {
     number("BIVOUAC_TEST_EVERY").unwrap_or(3).max(1)
 }
@@ -295,7 +296,7 @@ fn sweep(shape: Shape, first: u64, cuts: u64) {
     );
 }
 
-/// Power cuts per step: few in an ordinary run, more by command.
+/// Power cuts per step: few in an ordinary run, more on request.
 fn cuts(ordinary: u64) -> u64 {
     number("BIVOUAC_TEST_SWEEPS").unwrap_or(ordinary)
 }
@@ -339,7 +340,8 @@ fn a_stop_at_any_durable_step_with_the_local_tier_alone() {
     sweep(Shape { memory: false, global: false, ..TWO_MACHINES }, 6, cuts(1));
 }
 
-/// Two ranks become three, which are stopped in their first checkpoint, and four go on: with the version of the three, or with that of the two, whole.
+/// Two ranks become three, which are stopped in their first checkpoint, and then four continue: with the version of the
+/// three or of the two, whole.
 #[test]
 fn a_stop_at_any_step_of_the_first_checkpoint_after_a_resize_leaves_the_old_version_or_the_new_one() {
     sweep(Shape { resized: Some([&[0, 1, 1], &[0, 0, 1, 1]]), ..TWO_MACHINES }, 7, cuts(1));

@@ -1,16 +1,16 @@
-//! What each damage leads to: the first nine rows of the damage table, under a real `mpirun` with four ranks.
+//! The consequences of each kind of damage: the first nine rows of the damage table, under a real `mpirun` with four ranks.
 //!
-//! `tests/programs/damage_worker.rs` takes and restores checkpoints whose every byte it can work out again; here it is killed,
-//! its files are damaged, its file systems fill up, and what its ranks wrote down is compared with what the table
-//! promises. Rows that damage a store at rest make one store, copy it for every damage, and restore from all copies in one
-//! MPI job; they do so twice, with and without a thread for the coordination.
+//! `tests/programs/damage_worker.rs` takes and restores checkpoints of which it can compute every byte again. Here it is killed, its files
+//! are damaged, and its file systems fill up; then the tests compare its ranks' records with the promises of the table. Rows that damage a
+//! store at rest make one store, copy it for each damage, and restore from all copies in one MPI job. They do so twice, with and without a
+//! thread for the coordination.
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `BIVOUAC_TEST_SEED` | the seed of everything random; printed by each test that uses it |
 //! | `BIVOUAC_TEST_KILLS` | how often `sigkill_…` kills (default 6; the whole row: 30) |
 //!
-//! Rows that need file systems of their own mount them in a private mount namespace, which needs root; rows about
+//! Rows that need their own file systems mount them in a private mount namespace, which needs root. Rows about
 //! permissions then run their job as the user `nobody`.
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
@@ -38,12 +38,12 @@ use std::time::{Duration, Instant};
 
 const NEWEST: u64 = Store::NEWEST;
 
-/// What a restart from a damaged store must come to.
+/// The outcome that a restart from a damaged store must have.
 #[derive(Clone, Debug)]
 enum Outcome {
-    /// This version on all ranks, read from these tiers.
+    /// All ranks restore this version, each from its tier here.
     Restored(u64, [&'static str; RANKS]),
-    /// The same error on all ranks, with these words in it.
+    /// All ranks get the same error, which contains these words.
     Error(&'static str),
 }
 
@@ -51,17 +51,17 @@ fn all(tier: &'static str) -> [&'static str; RANKS] {
     [tier; RANKS]
 }
 
-/// `tier` on one rank, `others` on the others.
+/// `tier` on one rank, and `others` on the other ranks.
 fn one(rank: usize, tier: &'static str, others: &'static str) -> [&'static str; RANKS] {
     let mut tiers = all(others);
     tiers[rank] = tier;
     tiers
 }
 
-/// What is done to a copy of the store; the text says what.
+/// An action that damages a copy of the store. It returns a text that describes the damage.
 type Damage<'a> = Box<dyn Fn(&Case, &mut Rng) -> String + 'a>;
 
-/// Damages and what they must lead to.
+/// Damages, and the outcomes that they must have.
 #[derive(Default)]
 struct Row<'a> {
     cases: Vec<(String, Damage<'a>, Outcome)>,
@@ -72,8 +72,8 @@ impl<'a> Row<'a> {
         self.cases.push((name.into(), Box::new(damage), outcome));
     }
 
-    /// Restores from a damaged copy for each case, once in each way of moving the coordination along. What the ranks told
-    /// the first time, for more checks.
+    /// Restores from a damaged copy for each case, once with each way to advance the coordination. Returns the first job's
+    /// record, for more checks.
     fn check(&self, store: &Store) -> Told {
         let seed = seed();
         let told = self.check_with(store, seed, "auto");
@@ -81,8 +81,8 @@ impl<'a> Row<'a> {
         told
     }
 
-    /// The same once more with the global tier's files as objects of a bucket: they are the same bytes, and damage to them comes to the
-    /// same.
+    /// Restores once more with the global tier's files as objects of a bucket: the bytes are the same, and damage to them
+    /// has the same outcomes.
     #[cfg(feature = "object-store")]
     fn check_in_bucket(&self, store: &Store) {
         let mut bed = Bed::in_memory();
@@ -91,10 +91,10 @@ impl<'a> Row<'a> {
             bed.set(name, &value);
         }
         bed.set("BIVOUAC_TEST_OBJECT_ENDPOINT", &server.endpoint());
-        // Nobody holds a lock on an object: a claim would be watched for nine seconds in each case.
+        // Nobody holds a lock on an object, so in each case a claim would be watched for nine seconds.
         bed.set("BIVOUAC_JOB_TAKE_OVER", "true");
         let moved = |tiers: [&'static str; RANKS]| tiers.map(|tier| if tier == "global" { "object" } else { tier });
-        // No folder can stand where an object should.
+        // No folder can replace an object.
         let of_objects = |name: &str| !(name.starts_with("global") && name.ends_with("directory"));
         self.check_on(&bed, store, seed(), ("in a bucket", &of_objects), &|outcome| match outcome {
             Outcome::Restored(version, tiers) => Outcome::Restored(*version, moved(*tiers)),
@@ -161,7 +161,7 @@ fn lines<'a>(told: &'a Told, rank: usize, word: &str) -> Vec<&'a str> {
     told.ranks[rank].lines().filter_map(|line| line.strip_prefix(word)).collect()
 }
 
-/// A counter of a case's restart.
+/// A counter of the restart from a case.
 fn restart_counter(told: &Told, rank: usize, name: &str, path: &str) -> u64 {
     told.counter(rank, &format!("case={name} restart-stats "), path)
 }
@@ -172,9 +172,9 @@ fn restart_counter(told: &Told, rank: usize, name: &str, path: &str) -> u64 {
 /// When a rank is killed.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    /// So long after the session was opened.
+    /// This long after the session was opened.
     After(Duration),
-    /// So long after the rank wrote down its n-th line with these words.
+    /// This long after the rank wrote its n-th line with these words.
     On(&'static str, u64, Duration),
 }
 
@@ -184,9 +184,9 @@ fn moments(kills: u64, rng: &mut Rng) -> Vec<(Moment, usize)> {
         let wait = Duration::from_micros(rng.below(4000));
         match kill % 3 {
             0 => Moment::After(Duration::from_micros(rng.below(400_000))),
-            // Between capture and process commit, and while the local copy is being written.
+            // The kill comes between capture and process commit, and while the local copy is being written.
             1 => Moment::On(lines[0], 1 + rng.below(30), wait),
-            // A level has just been told: the next one is being written, retention deletes.
+            // A level has just been reported: the next one is being written, and retention deletes.
             _ if rng.chance(4, 5) => Moment::On(lines[1], 1 + rng.below(70), wait),
             _ => Moment::On(lines[2 + rng.below(3) as usize], 1, wait),
         }
@@ -199,7 +199,7 @@ fn count(log: &str, word: &str) -> u64 {
     log.lines().filter(|line| line.starts_with(word)).count() as u64
 }
 
-/// The last version that any rank was told to be committed at any level.
+/// The newest version that any rank heard was committed, at any level.
 fn newest_told(told: &Told) -> u64 {
     let lines = (0..RANKS).flat_map(|rank| told.lines(rank, "committed version="));
     lines.filter_map(|line| line.split_whitespace().next()?.parse().ok()).max().unwrap_or(0)
@@ -249,8 +249,8 @@ fn kill_at(bed: &Bed, args: &[&str], at: Moment, rank: usize) -> Told {
     job.end()
 }
 
-/// After a kill a restart finds at least what the application had been told to be committed, and finds it right. Returns
-/// what it has been told by the end of this run.
+/// After a kill, a restart finds at least the newest version that the application was told was committed, and its data is right. Returns
+/// the newest version that the application was told was committed by the end of this run.
 fn check_oracle(told: &Told, newest: u64, digest: &str, what: &str) -> u64 {
     let mut restored = Vec::new();
     for rank in 0..RANKS {
@@ -260,12 +260,12 @@ fn check_oracle(told: &Told, newest: u64, digest: &str, what: &str) -> u64 {
         restored.extend(versions.iter().map(|line| line.split_whitespace().next().unwrap().parse::<u64>().unwrap()));
         let nothing = !told.lines(rank, "nothing").is_empty();
         assert!(!nothing || newest == 0, "{what}: nothing restored, although {newest} was committed\n{told:?}");
-        // A rank that died while it compared what it had restored has said nothing since.
+        // A rank that died while it compared the restored data has written nothing since.
         let died_comparing = told.ranks[rank].lines().last().is_some_and(|line| line.starts_with("restored version="));
         let verified = told.lines(rank, "verified").len() + usize::from(died_comparing);
         assert_eq!(versions.len(), verified, "{what}\n{told:?}");
     }
-    // A rank that was killed in the restart itself has restored nothing.
+    // A rank that was killed during the restart itself has restored nothing.
     restored.dedup();
     assert!(restored.len() <= 1, "{what}: a mixed state {restored:?}\n{told:?}");
     assert!(restored.iter().all(|version| *version >= newest), "{what}: {restored:?} is older than {newest}\n{told:?}");
@@ -415,7 +415,7 @@ fn one_bit_flipped_in_the_only_copy_leads_all_ranks_to_the_next_older_version() 
             }
         });
     }
-    // What a manifest says, the shards say too.
+    // The shards also hold everything that a manifest says.
     row.add("global-manifest", Outcome::Restored(NEWEST, all("global")), |case, rng| {
         case.lose("memory");
         case.lose("local");
@@ -458,7 +458,7 @@ fn one_bit_flipped_in_every_copy_of_every_version_is_one_clear_error_on_all_rank
     }
 }
 
-/// Damages all copies of these versions of one rank. Of the bodies always the same: copies that are damaged in different
+/// Damages all copies of these versions of one rank. In bodies it always damages the same region: copies that are damaged in different
 /// regions make up for each other.
 fn flip_all(case: &Case, rank: usize, versions: &[u64], part: &str, rng: &mut Rng) -> String {
     let mut done = Vec::new();
@@ -503,7 +503,7 @@ fn a_page_or_sector_that_was_never_written_or_is_an_older_one_is_found_on_every_
     }
     let told = row.check(&store);
     for (rank, how) in LOST.into_iter().enumerate() {
-        // Of a hole in a segment nobody can tell whether it is damage or memory that was given back.
+        // Nobody can tell whether a hole in a segment is damage or memory that was given back.
         let damaged = restart_counter(&told, rank, &format!("memory-{how}"), "damaged.memory");
         assert_eq!(damaged, u64::from(how != "hole"), "rank {rank}: {how}");
         assert_eq!(restart_counter(&told, rank, &format!("local-{how}"), "damaged.local"), 1, "rank {rank}: {how}");
@@ -513,7 +513,7 @@ fn a_page_or_sector_that_was_never_written_or_is_an_older_one_is_found_on_every_
 // ---------------------------------------------------------------------------------------------------------------------
 // Files that are not what they should be
 
-/// Ways of [`spoil`].
+/// The arguments for [`spoil`].
 const WAYS: [&str; 6] = ["truncated", "empty", "missing", "directory", "other-version", "other-job"];
 
 #[test]

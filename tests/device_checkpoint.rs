@@ -1,5 +1,5 @@
-//! Regions in device memory in collective checkpoints and restarts, with the real session on ranks that are threads of this
-//! process. Each rank has a device of its own: the host twin, whose link can be slow and which can be lost.
+//! Collective checkpoints and restarts of regions in device memory, with the real session on ranks that are threads of this process. Each
+//! rank has its own device, a host twin whose link can be slow and which can be lost.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -15,7 +15,7 @@ use machine::*;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Three ranks whose shards take a fifth of a second each, and come down one after the other.
+/// Three ranks have shards that each take a fifth of a second, and copy them to host memory one after the other.
 #[test]
 fn shards_that_take_turns_are_committed_and_restored() {
     let stagger = StaggerConfig { bursts: Some(1), patience: Duration::from_secs(600), ..StaggerConfig::default() };
@@ -47,7 +47,7 @@ fn who_waits_for_a_checkpoint_is_not_held_up_by_the_pace() {
     assert!(begun.elapsed() < Duration::from_secs(90), "{:?}", begun.elapsed());
 }
 
-/// Through the GPU cache, and past it.
+/// Captures through the GPU cache, and past it.
 #[test]
 fn slots_are_pinned_behind_the_application_s_back_once() {
     for device_bytes in [32 * MIB, 2 * MIB] {
@@ -60,7 +60,7 @@ fn slots_are_pinned_behind_the_application_s_back_once() {
             for version in 2..=12 {
                 reaches(rank.capture(session, &caches, version), Level::Process);
             }
-            // The slots of twelve checkpoints lie where those of the first few did.
+            // The slots of twelve checkpoints use the same memory as those of the first few.
             wait_until("all slots are pinned", || {
                 let before = pinned();
                 std::thread::sleep(Duration::from_millis(50));
@@ -123,7 +123,7 @@ fn capture_returns_before_the_bytes_are_in_node_memory_and_nothing_is_committed_
         assert_eq!(pending.level(), Level::Captured);
         assert_eq!(session.stats().in_flight, 1);
         reaches(Ok(pending), Level::Process);
-        // The least of the ranks has `p` on its device.
+        // The rank with the least on its device has `p` there.
         assert!(begun.elapsed() >= Duration::from_secs_f64(4.0 * P_BYTES as f64 / DEVICE_BYTES as f64));
         assert_eq!(session.stats().staged_captures, 1);
         assert_eq!(rank.restart(session), Some((1, "memory")));
@@ -136,7 +136,7 @@ fn ranks_vote_in_the_order_of_their_calls() {
     machine.run(RANKS, |rank, session| {
         let caches = rank.caches(session);
         let staged = rank.capture(session, &caches, 1).expect("captured");
-        // In node memory at once, but behind the other.
+        // This version is in node memory at once, but is reported after the other one.
         rank.take_host(session, 2);
         assert!(staged.level() >= Level::Process);
         let versions: Vec<u64> = session.reports().iter().map(|report| report.key.version).collect();
@@ -150,13 +150,13 @@ fn what_lands_after_the_ranks_have_given_it_up_makes_room_and_nothing_else() {
     machine.abandon = Duration::from_secs(3);
     machine.run_to_the_end(RANKS, |rank, session| {
         let caches = rank.caches(&session);
-        // The others have nothing to bring down.
+        // The other ranks have no bytes on their devices.
         let p = rank.span(&content(rank.rank, 1, 1, if rank.rank == VICTIM { P_BYTES } else { 0 }));
         let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begins").with_device(&caches, &*rank.stream);
         checkpoint.save_device::<f64>("p", &p).expect("a region");
         let ended = committed(checkpoint.capture(), Level::Process);
         names_the_victim(rank.rank, ended, "did not take part");
-        // What this rank votes on next waits for the link as well.
+        // This rank's later votes wait for the link as well.
         let mut later = (2..12).map(|version| rank.try_host(&session, version));
         assert!(later.any(|ended| ended.is_ok()), "the rank votes again");
         let abandoned = session.reports().iter().filter(|report| report.key.version == 1).count();
@@ -172,7 +172,7 @@ fn a_shard_that_the_gpu_cache_cannot_hold_goes_straight_to_node_memory() {
         let caches = rank.caches(session);
         reaches(rank.capture(session, &caches, 1), Level::Process);
         let stats = session.stats();
-        // Odd ranks have 2 MiB on the device, which just fit.
+        // Odd ranks have 2 MiB on the device, which just fits.
         assert_eq!((stats.staged_captures, stats.direct_captures), (u64::from(rank.rank % 2), 0));
         assert_eq!(rank.restart(session), Some((1, "memory")));
     });
@@ -207,7 +207,7 @@ fn without_room_in_node_memory_a_shard_goes_straight_to_a_file() {
 
 #[test]
 fn a_capture_waits_for_the_slot_of_one_that_is_still_landing() {
-    // Room for about two shards of one rank.
+    // There is room for about two shards of one rank.
     let machine = Machine { memory_bytes: 8 * MIB, local_every: 1, ..Machine::slow(1.0) };
     machine.run(1, |rank, session| {
         let caches = rank.caches(session);
@@ -224,7 +224,7 @@ fn a_capture_waits_for_the_slot_of_one_that_is_still_landing() {
 
 #[test]
 fn captures_in_a_row_share_the_gpu_cache() {
-    // Room for one shard: the next one waits for it or goes past, whatever is sooner.
+    // There is room for one shard: the next one waits for that room or goes past the cache, whichever is sooner.
     let machine = Machine { device_bytes: 4 * MIB, ..Machine::slow(0.2) };
     machine.run(RANKS, |rank, session| {
         let caches = rank.caches(session);
@@ -273,7 +273,7 @@ fn regions_in_device_memory_are_not_captured_without_caches() {
     Machine::new().run(RANKS, |rank, session| {
         let caches = rank.caches(session);
         let p = rank.span(&content(rank.rank, 1, 1, P_BYTES));
-        // As the interface for C adds them.
+        // The region is added as the C interface adds it.
         let region = bivouac_core::region::device_array::<f64>("p", &p, None).expect("a region");
         let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begins");
         checkpoint.add(region).expect("its only one");
@@ -313,7 +313,7 @@ fn close_waits_for_what_is_still_in_the_gpu_cache() {
 
 #[test]
 fn a_session_that_is_gone_leaves_nothing_to_wait_for() {
-    // As a process that is killed: the bytes come down, and nobody is told.
+    // As in a killed process, the bytes are still copied, and nobody is told.
     let machine = Machine::slow(0.5);
     let barrier = Barrier::new(RANKS as usize);
     machine.run_to_the_end(RANKS, |rank, session| {
@@ -324,7 +324,7 @@ fn a_session_that_is_gone_leaves_nothing_to_wait_for() {
         drop(caches);
         barrier.wait();
     });
-    // All shards of version 2 are there and equal, so it may be restored, too.
+    // All shards of version 2 are there and equal, so that version may be restored as well.
     machine.run(RANKS, |rank, session| {
         let restored = rank.restart(session).expect("version 1 was committed");
         assert!([1, 2].contains(&restored.0), "{restored:?}");
@@ -338,7 +338,7 @@ fn what_is_damaged_is_found_on_the_device_and_read_from_the_next_copy() {
         let caches = rank.caches(session);
         reaches(rank.capture(session, &caches, 1), Level::NodeReboot);
     });
-    // In the middle of the last block of `q` of rank 0, and of `p` of the victim.
+    // The damage is in the middle of the last block of `q` of rank 0, and of `p` of the victim.
     damage(&machine.folder("memory"), &content(0, 1, 2, Q_BYTES)[Q_BYTES - 1000..Q_BYTES - 900]);
     damage(&machine.folder("memory"), &content(VICTIM, 1, 1, P_BYTES)[70_000..70_100]);
     machine.run(RANKS, |rank, session| {
@@ -359,7 +359,7 @@ fn what_is_damaged_is_found_on_the_device_and_read_from_the_next_copy() {
     });
 }
 
-/// Regions of different lengths, none a multiple of the block: each is compared with its own digests.
+/// The regions have different lengths, none of which is a multiple of the block. Each region is compared with its own digests.
 #[test]
 fn damage_in_one_of_several_regions_that_are_loaded_together_is_that_one_s() {
     const REGIONS: [(&str, usize); 3] = [("q", Q_BYTES), ("mesh", MESH_BYTES), ("few", 7)];
@@ -421,8 +421,7 @@ fn a_device_that_fails_in_a_restart_ends_it_on_all_ranks_and_host_memory_still_t
     });
 }
 
-/// The same on a GPU, where there is one.
-/// Chunks of what a device has are looked for there, and what files then hold is little, and all of it.
+/// Chunks of device memory are looked up on the device; the files then hold little, but enough to load everything.
 fn files_hold_what_is_new(ranks: u32, rank: &(impl Fn(u32) -> Rank + Sync)) {
     const VERSIONS: u64 = 8;
     for method in [Method::List, Method::Tree] {
@@ -433,10 +432,10 @@ fn files_hold_what_is_new(ranks: u32, rank: &(impl Fn(u32) -> Rank + Sync)) {
             (1..=VERSIONS).for_each(|version| take_reduced(&rank, session, &caches, version));
             let reduction = session.stats().reduction;
             assert_eq!((reduction.looked_on_device, reduction.packed), (VERSIONS, VERSIONS - 1), "{reduction:?}");
-            // From the third on there is something in the slot.
+            // From the third version on, the slot already holds an older version.
             assert_eq!(reduction.partial_captures, VERSIONS - 2, "{reduction:?}");
             assert_eq!(load_reduced(&rank, session), (VERSIONS, "memory"));
-            // The first is whole; the sixth finds what the third has stored, as long as that is there.
+            // The first version is stored whole; the sixth finds the bytes that the third has stored, as long as the third is there.
             assert!(reduction.stored_bytes < reduction.shard_bytes / 4, "{reduction:?}");
         });
         std::fs::remove_dir_all(machine.folder("memory")).expect("its memory goes");
@@ -452,8 +451,8 @@ fn files_hold_what_is_new_of_a_device() {
     files_hold_what_is_new(RANKS, &|rank| Rank::new(rank, model));
 }
 
-/// A region that the GPU cache never has room for goes straight to node memory, and what little of it has changed goes through the cache: there is
-/// no table that could be asked about the rest, and the processor looks at all of it.
+/// A region that is always too large for the GPU cache goes straight to node memory, and its few changed bytes go through the cache. No
+/// table could be asked about the rest, so the processor looks at the whole region.
 #[test]
 fn what_is_larger_than_the_gpu_cache_is_captured_in_part_and_looked_at_by_the_processor() {
     let machine = Machine { local_every: 1, method: Method::Tree, device_bytes: 2 * MIB, ..Machine::new() };
@@ -474,7 +473,7 @@ fn what_is_larger_than_the_gpu_cache_is_captured_in_part_and_looked_at_by_the_pr
     machine.run(1, |rank, session| assert_eq!(load_reduced(rank, session), (8, "local")));
 }
 
-/// Where the tables have no room on the device, the processor looks.
+/// If the tables have no room on the device, the processor looks for chunks.
 #[test]
 fn without_room_for_the_tables_on_the_device_files_are_as_small() {
     let machine = Machine { local_every: 1, method: Method::Tree, tables_bytes: 10_000, ..Machine::new() };
@@ -523,7 +522,7 @@ impl Checkpoint for Inner<'_> {
     }
 }
 
-/// As it is at a version; 0: before anything is restored. Each rank has one row of the field.
+/// The state at a version; 0 is the state before anything is restored. Each rank has one row of the field.
 fn state<'r>(rank: &'r Rank, session: &Session, caches: &'r Caches, version: u64) -> State<'r> {
     let row = Boxes::of([u64::from(RANKS), 1000]).own([u64::from(rank.rank), 0], [1, 1000]);
     let of = |what: u8, bytes| rank.span(&content(rank.rank, version, what, bytes));
@@ -548,7 +547,7 @@ fn a_state_is_saved_and_restored(rank: &(impl Fn(u32) -> Rank + Sync)) {
             let mut state = state(&rank, session, &caches, version);
             reaches(session.checkpoint(NAME, version, &mut state), Level::NodeReboot);
         }
-        // By hand, with a region besides.
+        // The third checkpoint names its parts itself, with an additional region.
         let mut third = state(&rank, session, &caches, 3);
         let parts = Protected::of(&mut third);
         let mut by_hand = session.begin_checkpoint(NAME, 3).expect("begun").with_device(&caches, &*rank.stream);
@@ -581,7 +580,7 @@ fn a_state_with_parts_on_a_device_is_saved_and_restored() {
     a_state_is_saved_and_restored(&|rank| Rank::new(rank, Machine::new().model));
 }
 
-/// A checkpoint has one stream, after whose work its regions are complete.
+/// A checkpoint has one stream, and its regions are complete once that stream's work has ended.
 #[test]
 fn a_state_with_two_streams_is_refused_and_all_ranks_hear_of_it() {
     Machine::new().run(RANKS, |rank, session| {
@@ -600,7 +599,7 @@ fn a_state_with_two_streams_is_refused_and_all_ranks_hear_of_it() {
     });
 }
 
-/// The GPU, or a loud word that there is none.
+/// The GPU, or `None` with a loud note.
 #[cfg(feature = "cuda")]
 fn gpu() -> Option<std::sync::Arc<bivouac_core::device::cuda::CudaDevice>> {
     match bivouac_core::device::cuda::CudaDevice::open(0) {
@@ -634,7 +633,7 @@ fn mixed_regions_come_back_on_a_gpu() {
         let stream = gpu.stream(Priority::High).expect("a stream");
         Rank { rank: 0, device: gpu.clone(), twin: None, stream }
     };
-    // Through the GPU cache, past it, and straight to a file.
+    // The captures go through the GPU cache, past it, and straight to a file.
     for (device_bytes, memory_enabled) in [(32 * MIB, true), (2 * MIB, true), (32 * MIB, false)] {
         let machine = Machine { device_bytes, memory_enabled, local_every: 1, ..Machine::new() };
         machine.run(1, |_, session| {
@@ -713,7 +712,7 @@ mod under_mpi {
         work("under_mpi::threaded_worker", Threading::Multiple, Progress::Auto);
     }
 
-    /// MPI may be called by the application's thread alone: the one that brings a shard down must not.
+    /// Only the application's thread may call MPI: the thread that copies a shard to the host must not.
     #[test]
     fn with_messages_inside_the_calls() {
         takes_and_restores("under_mpi::stepped_worker");

@@ -1,5 +1,6 @@
-//! Decomposed arrays in device memory: saved on some ranks, with ghost cells around boxes and without, and loaded on as many and on others, into device memory
-//! and into host memory. On the host twin always, on a GPU where there is one.
+//! Decomposed arrays in device memory. They are saved on some ranks, with and without ghost cells around the boxes, and loaded on
+//! as many ranks and on other numbers of ranks, into device memory and into host memory. The tests always run on the host twin, and
+//! on a GPU if there is one.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -12,12 +13,13 @@ use machine::*;
 
 /// The extents of the arrays.
 const SHAPE: [u64; 3] = [24, 20, 30];
-/// What is around the boxes before anything is loaded.
+/// The value of all bytes before anything is loaded; ghost cells keep it.
 const GHOST: u8 = 0xee;
 
 type Box3 = ([u64; 3], [u64; 3]);
 
-/// What a rank owns: slabs of the slowest dimension, or of the fastest, boxes in all three, single planes in turn, or all on the last rank.
+/// The boxes of a rank: slabs of the slowest or of the fastest dimension, boxes that are cut in two dimensions, single planes in turn, or
+/// everything on the last rank.
 fn owned(way: usize, rank: u32, ranks: u32) -> Vec<Box3> {
     let (rank, ranks) = (u64::from(rank), u64::from(ranks));
     let slab = |dim: usize, of: u64, at: u64, (mut origin, mut extent): Box3| {
@@ -37,7 +39,7 @@ fn owned(way: usize, rank: u32, ranks: u32) -> Vec<Box3> {
     }
 }
 
-/// How a run cuts the arrays: a way of [`owned`], and ghost cells before and behind boxes in each dimension.
+/// How a run cuts the arrays: a way of [`owned`], and the ghost cells before and after boxes in each dimension.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     way: usize,
@@ -55,7 +57,7 @@ impl Cut {
         owned(self.way, rank, ranks).into_iter().fold(boxes, |boxes, (origin, extent)| boxes.own(origin, extent))
     }
 
-    /// The memory of a rank's boxes with elements of `size` bytes; `None` for the version: ghost cells everywhere.
+    /// The memory of a rank's boxes with elements of `size` bytes. If the version is `None`, all elements have the value of ghost cells.
     fn memory(&self, rank: u32, ranks: u32, size: usize, version: Option<u64>) -> Vec<Vec<u8>> {
         let of_box = |(origin, extent): Box3| {
             let all: [u64; 3] = std::array::from_fn(|dim| extent[dim] + self.before[dim] + self.after[dim]);
@@ -77,12 +79,12 @@ impl Cut {
     }
 }
 
-/// The bytes of an element of a version; of short elements the first ones.
+/// The bytes of an element in a version; short elements are the first bytes of it.
 fn value(version: u64, z: u64, y: u64, x: u64) -> [u8; 8] {
     ((((version * 31 + z) * 37 + y) * 41 + x) << 4 | 3).to_le_bytes()
 }
 
-/// Adds both arrays: of eight bytes an element on the device, of three in host memory on every other version.
+/// Adds both arrays: elements of eight bytes on the device and, in every other version, elements of three bytes in host memory.
 fn save(rank: &Rank, session: &Session, on: &Decomposition, cut: Cut, ranks: u32, version: u64) -> Pending {
     let caches = rank.caches(session);
     let [wide, narrow] = [8, 3].map(|size| cut.memory(rank.rank, ranks, size, Some(version)));
@@ -99,7 +101,7 @@ fn save(rank: &Rank, session: &Session, on: &Decomposition, cut: Cut, ranks: u32
     }
     checkpoint.shared("version", &version).expect("saved");
     let pending = checkpoint.capture().expect("captured");
-    // What was captured may be overwritten at once.
+    // Captured memory may be overwritten at once.
     for span in wide_spans.iter().chain(&narrow_spans) {
         rank.stream.copy(&rank.span(&vec![0xff; span.bytes() as usize]), span).expect("enqueued");
     }
@@ -107,7 +109,8 @@ fn save(rank: &Rank, session: &Session, on: &Decomposition, cut: Cut, ranks: u32
     pending
 }
 
-/// Loads the newest version into device memory, and into host memory, and looks at every byte. Says which it was, and from where.
+/// Loads the newest version into device memory and into host memory, and checks every byte. Returns the version and the
+/// tier from which it came.
 fn load(
     rank: &Rank,
     session: &Session,
@@ -139,7 +142,7 @@ fn load(
     Ok((restored.version, restored.tier.name()))
 }
 
-/// One job after the other goes on from what the one before has taken.
+/// Each job continues from the version that the previous job took.
 fn jobs_go_on(machine: &Machine, tier: &'static str, level: Level, rank: &(impl Fn(u32) -> Rank + Sync)) {
     let none = [0; 3];
     let jobs = [
@@ -159,7 +162,7 @@ fn jobs_go_on(machine: &Machine, tier: &'static str, level: Level, rank: &(impl 
             let on = session.decompose(cut.boxes(rank.rank, ranks)).expect("it tiles");
             let end = (version > 1).then(|| load(&rank, session, &on, cut, ranks).expect("restored"));
             reaches(Ok(save(&rank, session, &on, cut, ranks, version)), level);
-            // The same once more: the shard is this rank's own.
+            // A second load finds the shard of this rank itself.
             let again = load(&rank, session, &on, cut, ranks).expect("restored");
             assert_eq!(again.0, version);
             // A rank without boxes reads nothing.
@@ -170,7 +173,7 @@ fn jobs_go_on(machine: &Machine, tier: &'static str, level: Level, rank: &(impl 
     }
 }
 
-/// Through the GPU cache, past it, and straight to a file.
+/// Captures go through the GPU cache, past it, and straight to a file.
 fn everywhere(rank: impl Fn(u32) -> Rank + Sync) {
     for (device_bytes, memory_enabled) in [(32 * MIB, true), (2 * MIB, true), (32 * MIB, false)] {
         let model = bivouac_core::device::host::HostModel { memory_bytes: 256 * MIB, ..Default::default() };
@@ -189,7 +192,7 @@ fn boxes_in_device_memory_come_back_on_any_number_of_ranks() {
     everywhere(twin);
 }
 
-/// The GPU, or a loud word that there is none.
+/// The GPU, or `None` with a loud note.
 #[cfg(feature = "cuda")]
 fn gpu() -> Option<impl Fn(u32) -> Rank + Sync> {
     use bivouac_core::device::{Device, Priority};
@@ -216,7 +219,7 @@ fn boxes_come_back_on_a_gpu_that_ranks_share() {
     }
 }
 
-/// A device that is lost, or a good one, on one of the ranks.
+/// One of the ranks has lost its device: the load ends on all ranks, with an error that names that rank.
 #[test]
 fn a_device_that_fails_in_a_load_by_all_ranks_ends_it_on_all_of_them() {
     let machine = Machine::new();
@@ -242,7 +245,7 @@ fn a_device_that_fails_in_a_load_by_all_ranks_ends_it_on_all_of_them() {
     }
 }
 
-/// A flipped bit comes to nobody: what was damaged is read from the next copy, with as many ranks and with others.
+/// No rank receives a flipped bit: a damaged part is read from the next copy, with as many ranks and with other numbers of ranks.
 #[test]
 fn a_damaged_copy_is_given_up_and_the_next_one_lands() {
     for (ranks, way) in [(4, 0), (3, 1)] {
@@ -252,7 +255,7 @@ fn a_damaged_copy_is_given_up_and_the_next_one_lands() {
             let on = session.decompose(cut.boxes(rank.rank, 4)).expect("it tiles");
             reaches(Ok(save(rank, session, &on, cut, 4, 1)), Level::NodeReboot);
         });
-        // In the shard of rank 2.
+        // This is in the shard of rank 2.
         let row: Vec<u8> = (4..9).flat_map(|x| value(1, 13, 7, x)).collect();
         damage(&machine.folder("memory"), &row);
         let cut = Cut { way, ..cut };
@@ -272,7 +275,7 @@ fn device_memory_that_does_not_fit_is_refused_where_it_is_given() {
         let good = rank.span(&cut.memory(rank.rank, 2, 8, Some(1))[0]);
         let of = |bytes| good.part(0, bytes).expect("inside");
         let (short, odd) = (of(good.bytes() - 8), of(good.bytes() - 3));
-        // Of which one rank owns all, and the other nothing.
+        // One rank owns all of this decomposition, and the other owns nothing.
         let other = Cut::of(4, [0; 3], [0; 3]).boxes(1 - rank.rank, 2);
         let all = session.decompose(other).expect("it tiles");
         let whole = rank.span(&[0; 8]);
@@ -331,7 +334,7 @@ mod under_mpi {
         twin(rank)
     }
 
-    /// Four processes save, three go on; on a machine with a GPU they share it.
+    /// Four processes save and three continue; on a machine with a GPU, they share it.
     #[test]
     fn four_processes_save_and_three_go_on_on_a_gpu_that_they_share() {
         let machine = Machine::new();

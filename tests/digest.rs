@@ -1,5 +1,5 @@
-//! A slice of the digest's battery (`cargo bench --bench digest -- battery` is the whole): structured changes of structured
-//! blocks are seen by both halves of the digest, and truncated digests collide as chance does.
+//! A part of the digest's battery (`cargo bench --bench digest -- battery` runs all of it): both halves of the digest see structured
+//! changes of structured blocks, and truncated digests collide as often as chance predicts.
 #![forbid(unsafe_code)]
 
 #[path = "../benches/digest/battery.rs"]
@@ -20,7 +20,7 @@ mod stencil;
 
 use std::collections::BTreeMap;
 
-/// Blocks for each state and kind of change: 20,000 pairs each; with the 500 of `ci/test.sh whole` 125,000.
+/// Blocks for each state and kind of change. They give 20,000 pairs each, and with the 500 of `ci/test.sh whole`, 125,000.
 fn draws() -> usize {
     std::env::var("BIVOUAC_TEST_DRAWS").map_or(200, |text| text.parse().expect("BIVOUAC_TEST_DRAWS is a number"))
 }
@@ -42,7 +42,7 @@ fn no_structured_change_is_missed_by_either_half_and_truncations_collide_as_chan
             );
         }
     }
-    // Some changes leave some blocks as they are: swaps those of equal elements.
+    // Some changes leave some blocks as they are: for example, swaps of equal elements do.
     for (name, blocks) in blocks_of_family {
         assert!(blocks > 5 * draws as u64, "{name}: only {blocks} different blocks");
     }

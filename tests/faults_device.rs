@@ -1,7 +1,7 @@
-//! Faults of the device and damage on its link, injected: the application goes on, what cannot be kept is told or skipped, and no
-//! wrong byte is ever handed out.
+//! Injected faults of the device, and damage on its link: the application continues, lost data is reported or skipped, and no wrong
+//! byte is ever returned.
 //!
-//! `faults_device/device.rs` is the host twin behind switches; `histories.rs` and `checkpoints.rs` throw them.
+//! `faults_device/device.rs` is the host twin behind switches; `histories.rs` and `checkpoints.rs` set the switches.
 #![forbid(unsafe_code)]
 
 #[path = "faults_device/checkpoints.rs"]
@@ -16,13 +16,13 @@ mod limit;
 mod logs;
 mod machine;
 
-/// Where in `memory` these bytes begin, of the borders on which the caches and the segment place things.
+/// The multiples of 4096 at which these bytes begin in `memory`. The caches and the segment place data only there.
 fn places_of(bytes: &[u8], memory: &[u8]) -> Vec<usize> {
     let is_here = |at: &usize| memory[*at..].starts_with(&bytes[..64]);
     (0..memory.len()).step_by(4096).filter(is_here).collect()
 }
 
-/// Flips a bit in every place of a file that holds these bytes; how many there were.
+/// Flips a bit in every place of a file that holds these bytes, and returns the number of places.
 fn damage_file(path: &std::path::Path, bytes: &[u8]) -> usize {
     use std::os::unix::fs::FileExt;
     let places = places_of(bytes, &std::fs::read(path).expect("readable"));

@@ -1,6 +1,6 @@
-//! Reads what the library writes with a second reader that knows only `docs/FORMAT.md`.
+//! A second reader that knows only `docs/FORMAT.md` reads the library's files.
 //!
-//! Nothing here calls a decoder, a checksum or a digest of the library: if code and document part, this fails.
+//! Nothing here calls a decoder, a checksum or a digest of the library: if code and document disagree, these tests fail.
 #![forbid(unsafe_code)]
 
 #[path = "common/limit.rs"]
@@ -31,7 +31,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     !bytes.iter().fold(u64::MAX, add)
 }
 
-/// A checksum that lies at `at` inside what it covers.
+/// A checksum that is at `at` within the bytes that it covers.
 fn checksum_around(bytes: &[u8], at: usize) -> u64 {
     let mut copy = bytes.to_vec();
     copy[at..at + 8].fill(0);
@@ -76,7 +76,7 @@ fn digest(bytes: &[u8]) -> [u8; 16] {
     out
 }
 
-/// Takes metadata apart, front to back.
+/// Reads metadata from front to back.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -110,7 +110,7 @@ impl Reader<'_> {
         let count = self.u64() as usize;
         String::from_utf8(self.bytes(count)).unwrap()
     }
-    /// Generation, version, operation, incarnation.
+    /// Reads a key: generation, version, operation and incarnation.
     fn key(&mut self) -> (u64, u64, u64, Vec<u8>) {
         (self.u64(), self.u64(), self.u64(), self.bytes(16))
     }
@@ -127,7 +127,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     Reader(&bytes[at..]).u64()
 }
 
-/// Magic, version and byte order.
+/// Checks magic, version and byte order.
 fn opens_with(bytes: &[u8], magic: &[u8; 8]) {
     assert_eq!(&bytes[..8], magic);
     assert_eq!(&bytes[8..16], &[1, 0, 0, 0, 4, 3, 2, 1]);
@@ -140,7 +140,7 @@ fn key() -> CheckpointKey {
     CheckpointKey { generation: Generation(3), version: 70, operation: 9, incarnation }
 }
 
-/// What a reader of metadata finds for [`key`].
+/// The values that a reader of metadata finds for [`key`].
 fn key_read() -> (u64, u64, u64, Vec<u8>) {
     (3, 70, 9, (0xa0..0xb0).collect())
 }
@@ -150,7 +150,7 @@ fn region(name: &str, kind: RegionKind, element: ElementType, shape: &[u64]) -> 
     Region { name: name.into(), kind, element, shape: shape.into(), bytes, offset: 0, first_block: 0 }
 }
 
-/// A shard of three regions: three blocks, none, and one.
+/// A shard of three regions, which have three blocks, no block, and one block.
 fn shard() -> Vec<u8> {
     let meta = ShardMeta {
         job: "job".into(),
@@ -306,24 +306,24 @@ fn a_manifest_is_as_documented() {
     assert_eq!(body.key(), (generation, version, 8, incarnation));
     assert_eq!(body.u64(), 0xabba);
     body.end();
-    // Without an origin one byte stands where 33 did.
+    // Without an origin, one byte replaces 33.
     manifest.origin = None;
     assert_eq!(manifest.encode().unwrap().len(), bytes.len() - 32);
 }
 
 // ------------------------------------------------------------------------ the golden fixtures
 
-/// What stands in a shard, or a parity part.
+/// The contents of a shard, or of a parity part.
 struct Found {
     rank: u32,
     key: (u64, u64, u64, Vec<u8>),
-    /// Job, group, name of the series.
+    /// The job, the group and the name of the series.
     texts: [String; 3],
-    /// Name and body.
+    /// The name and the body of each region.
     regions: Vec<(String, Vec<u8>)>,
 }
 
-/// Checks header, tables and every digest of a shard by the document.
+/// Checks the header, the tables and every digest of a shard against the document.
 fn read_shard(bytes: &[u8], magic: &[u8; 8]) -> Found {
     let header = &bytes[..256];
     opens_with(header, magic);
@@ -356,7 +356,7 @@ fn read_shard(bytes: &[u8], magic: &[u8; 8]) -> Found {
     Found { rank: u32_at(header, 76), key: Reader(&header[24..]).key(), texts, regions }
 }
 
-/// The set that a parity part describes: number of parities; rank and length of each member.
+/// The set that a parity part describes: the number of parities, and the rank and the length of each member.
 fn read_set(part: &Found) -> (usize, Vec<(u32, usize)>) {
     assert_eq!(part.regions[0].0, "set");
     let mut set = Reader(&part.regions[0].1);
@@ -371,7 +371,7 @@ fn golden(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Checks footer and index of a container by the document; each entry's rank, and its bytes.
+/// Checks the footer and the index of a container against the document. Returns each entry's rank and bytes.
 fn read_container(bytes: &[u8]) -> Vec<(u32, &[u8])> {
     let footer = &bytes[bytes.len() - 64..];
     opens_with(footer, b"BVKCONT1");
@@ -412,9 +412,9 @@ fn the_golden_files_are_as_documented() {
     let part = read_shard(entries[0].1, b"BVKPRTY1");
     assert_eq!((entries.len(), entries[0].0, part.rank, &part.key), (1, 0, 0, &key_read()));
     assert_eq!(read_set(&part), (1, vec![(0, other.len()), (1, other.len())]));
-    // One parity of one data member: the other's shard.
+    // The parity of a single data member is that member, the other rank's shard.
     assert_eq!((part.regions[1].0.as_str(), part.regions[1].1.as_slice()), ("parity.0", other));
-    // A packed shard, joined by hand with the shard that it refers to.
+    // This joins a packed shard with the shard to which it refers, without the library.
     let (file, source) = (golden("packed.bvs"), golden("r000001.bvs"));
     let packed = read_shard(read_container(&file)[0].1, b"BVKPACK1");
     let names: Vec<&str> = packed.regions.iter().map(|(name, _)| name.as_str()).collect();
@@ -446,8 +446,8 @@ fn the_golden_files_are_as_documented() {
     body.end();
 }
 
-/// Puts the regions behind a head, each on a page, from what the packed shard stores itself and the bodies of its only source. How many own bytes
-/// are left.
+/// Appends the regions to a head, each from the start of a page. Their bytes come from the packed shard itself and from the bodies of its
+/// only source. Returns the number of own bytes that are left.
 fn take_together(whole: &mut Vec<u8>, extents: &[u8], own: &[u8], source: &[u8], regions: &[usize]) -> usize {
     let (mut extents, mut own, body) = (Reader(extents), own, whole.len());
     assert_eq!(extents.short(), 0, "they are not compressed");
@@ -507,7 +507,8 @@ fn the_example_of_extents_is_what_the_library_reads_and_writes() {
     assert_eq!(packing.encode(false).unwrap()[2], bytes);
 }
 
-/// The own bytes of a packed shard, of which the first frame is of a region of elements of that many bytes and the others are of others.
+/// The own bytes of a packed shard. The first frame belongs to a region with elements of `element` bytes, and later
+/// frames to other regions.
 fn own_bytes(frames: &[u8], stored: &[u8], element: usize) -> Vec<u8> {
     let (mut frames, mut stored, mut own) = (Reader(frames), stored, Vec::new());
     let (mut element, mut compressed) = (element, 0);
@@ -532,7 +533,7 @@ fn own_bytes(frames: &[u8], stored: &[u8], element: usize) -> Vec<u8> {
 
 // ------------------------------------------------------------------------ redundancy
 
-/// The product in the field that the document describes.
+/// The product in the finite field that the document describes.
 fn product(a: u8, b: u8) -> u8 {
     let wide = (0..8).filter(|bit| b >> bit & 1 == 1).fold(0u32, |sum, bit| sum ^ u32::from(a) << bit);
     (8..16).rev().fold(wide, |sum, bit| if sum >> bit & 1 == 1 { sum ^ 0x11d << (bit - 8) } else { sum }) as u8
@@ -569,14 +570,14 @@ fn parity_is_what_the_document_says() {
     }
 }
 
-/// A folder of a node, which is made if it is not there.
+/// The folder of a node, which is created if it does not exist.
 fn folder_of(root: &Path, node: u32, what: &str) -> PathBuf {
     let path = root.join(format!("{what}-{node}"));
     std::fs::create_dir_all(&path).unwrap();
     path
 }
 
-/// Ranks on a node each, with a local tier and no global one, take a checkpoint of the series `state`.
+/// Ranks, each on its own node with a local tier and no global one, take a checkpoint of the series `state`.
 fn take_on_nodes(root: &Path, ranks: u32, change: impl Fn(&mut Config), take: impl Fn(u32, &Session) + Sync) {
     let end = std::sync::Barrier::new(ranks as usize);
     std::thread::scope(|scope| {
@@ -604,15 +605,15 @@ fn take_on_nodes(root: &Path, ranks: u32, change: impl Fn(&mut Config), take: im
     });
 }
 
-/// A file of the only checkpoint on the local tier of a rank's node.
+/// A file of the only checkpoint, from the local tier of a rank's node.
 fn local_file(root: &Path, rank: u32, name: &str) -> Vec<u8> {
     let only = |path: &Path| std::fs::read_dir(path).unwrap().next().unwrap().unwrap().path();
     let job = only(&folder_of(root, rank, "local"));
     std::fs::read(only(&job.join("ranks/state")).join(name)).unwrap()
 }
 
-/// Four ranks on four nodes write a checkpoint with rs(2,2) to their local tiers; the document alone says how the files
-/// hang together.
+/// Four ranks on four nodes write a checkpoint with rs(2,2) to their local tiers. The relations between the files
+/// follow from the document alone.
 #[test]
 fn a_set_is_as_documented() {
     let root = tempfile::tempdir().unwrap();
@@ -622,7 +623,7 @@ fn a_set_is_as_documented() {
         checkpoint.save("values", &values).unwrap();
         let pending = checkpoint.capture().unwrap();
         pending.wait(Level::NodeLoss).unwrap();
-        // On this rank it is over when all its tiers have been written.
+        // On this rank, the checkpoint has ended when all its tiers have been written.
         limit::wait_until("all its tiers are written", || pending.poll());
     };
     let with_parity = |config: &mut Config| {
@@ -666,7 +667,7 @@ fn a_set_is_as_documented() {
 
 // ------------------------------------------------------------------------ how regions lie over the ranks
 
-/// The lines of the example of a decomposition record that the document has behind some words, without what they mean.
+/// The bytes of the example of a decomposition record that follows these words in the document, without their explanations.
 fn example_record(behind: &str) -> Vec<u8> {
     let document = include_str!("../docs/FORMAT.md");
     let example = document.split(behind).nth(1).unwrap().split("```").nth(1).unwrap();
@@ -678,13 +679,13 @@ fn hex(text: &str) -> Vec<u8> {
     text.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
 
-/// The bytes of rank 0's parts, as the document has them.
+/// The bytes of rank 0's parts, as the document gives them.
 fn example_parts() -> Vec<u8> {
     let document = include_str!("../docs/FORMAT.md");
     hex(document.split("so its parts are `").nth(1).unwrap().split('`').next().unwrap())
 }
 
-/// Parts: extents of the array, is it sparse, and of each box origin and extent.
+/// Parts: the extents of the array, whether it is sparse, and the origin and the extent of each box.
 type PartsRead = (Vec<u64>, bool, Vec<(Vec<u64>, Vec<u64>)>);
 
 fn read_parts(reader: &mut Reader) -> PartsRead {
@@ -701,10 +702,10 @@ fn read_parts(reader: &mut Reader) -> PartsRead {
     (shape, sparse == 1, boxes.collect())
 }
 
-/// Place of the region, and code.
+/// The place of the region, and the code.
 type RuleRead = (u64, u64);
 
-/// Identity and parts of each decomposition; the rules.
+/// The identity and the parts of each decomposition, and the rules.
 fn read_record(bytes: &[u8]) -> (Vec<(u128, PartsRead)>, Vec<RuleRead>) {
     let mut reader = Reader(bytes);
     assert_eq!(reader.u8(), 1);
@@ -724,7 +725,7 @@ fn read_record(bytes: &[u8]) -> (Vec<(u128, PartsRead)>, Vec<RuleRead>) {
     (decompositions, rules)
 }
 
-/// Two ranks take the checkpoint of the document's example; what stands in their files is what it says, byte for byte.
+/// Two ranks take the checkpoint of the document's example; their files agree with the document, byte for byte.
 #[test]
 fn a_decomposition_record_and_its_regions_are_as_documented() {
     let root = tempfile::tempdir().unwrap();
@@ -736,7 +737,7 @@ fn a_decomposition_record_and_its_regions_are_as_documented() {
         };
         let memory: Vec<Vec<u16>> = match rank {
             0 => vec![(0..2).flat_map(|row| (0..4).map(move |column| number(row, column))).collect()],
-            // With ghost cells, which are not stored: one row and two columns on each side.
+            // This has ghost cells, which are not stored: one row and two columns on each side.
             _ => [(0, 3), (3, 1)]
                 .map(|(first, columns): (u64, u64)| {
                     let inside = |row: u64, at: u64| (1..5).contains(&row) && (2..columns + 2).contains(&at);
@@ -773,7 +774,7 @@ fn a_decomposition_record_and_its_regions_are_as_documented() {
         rows.flat_map(|row| columns.clone().map(move |column| (row, column))).collect()
     };
     assert_eq!(zero[0].1, numbers(&cells(0..2, 0..4)));
-    // Box behind box.
+    // The boxes follow one another.
     assert_eq!(one[0].1, numbers(&[cells(2..6, 0..3), cells(2..6, 3..4)].concat()));
 
     let record = &one[4].1;
@@ -796,7 +797,7 @@ fn a_decomposition_record_and_its_regions_are_as_documented() {
     assert_eq!(sum, *identity);
 }
 
-/// A rank saves the rows of the document's example; what stands in its file is what it says, byte for byte.
+/// A rank saves the rows of the document's example; its file agrees with the document, byte for byte.
 #[test]
 fn rows_and_their_record_are_as_documented() {
     let root = tempfile::tempdir().unwrap();
@@ -819,7 +820,7 @@ fn rows_and_their_record_are_as_documented() {
     assert_eq!(regions[2].1, example_record("That is recorded as:"));
 }
 
-/// A rank saves the numbered elements of the document's example; what stands in its file is what it says, byte for byte.
+/// A rank saves the numbered elements of the document's example; its file agrees with the document, byte for byte.
 #[test]
 fn lists_of_numbers_and_their_record_are_as_documented() {
     let root = tempfile::tempdir().unwrap();
@@ -842,7 +843,8 @@ fn lists_of_numbers_and_their_record_are_as_documented() {
     let record = example_record("with a list of three numbers is recorded as:");
     assert_eq!(regions[1].1, record, "the library writes {}", shown.join(" "));
     assert_eq!(regions[2].1, example_record("and the list is:"));
-    // The identity, as the document says that it is made: of rank, ranks, a byte, what stands behind it in the record, and the list.
+    // The identity is made as the document says: from the rank, the number of ranks, a byte, the bytes that follow the identity in the
+    // record, and the list.
     let of_rank =
         [&0u32.to_le_bytes(), &1u32.to_le_bytes(), &[0][..], &record[record.len() - 3..], &regions[2].1].concat();
     assert_eq!(record[record.len() - 19..record.len() - 3], xxh3_128(&of_rank).to_le_bytes());

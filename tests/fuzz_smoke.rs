@@ -1,11 +1,11 @@
-//! Fuzzing without a fuzzer: seeded mutations of good bytes against every decoder, on the stable toolchain.
+//! Fuzzing without a fuzzer: the tests run every decoder on seeded mutations of good bytes, on the stable toolchain.
 //!
-//! Each test starts from good bytes (the golden files, encoded messages, the sample configuration, a real segment) and
-//! changes them: bits, bytes, words of interest, cuts, splices. In most rounds the checksums are then made right again, so
-//! that the decoders behind them are reached; a test fails if none was. No input may panic, and no input may make
-//! the program hold more than 256 MiB: the allocator of this program refuses to give more, which ends it.
+//! Each test starts from good bytes (the golden files, encoded messages, the sample configuration, a real segment) and changes them: bits,
+//! bytes, words of interest, cuts, splices. In most rounds the checksums are then corrected, so that the decoders behind them are reached;
+//! a test fails if no round reached them. No input may cause a panic, and no input may make the program hold more than 256 MiB: the
+//! allocator of this program refuses to give more, which ends the program.
 //!
-//! In CI this takes some seconds. For an hour, shared by all targets:
+//! In CI this takes a few seconds. To run for an hour, shared by all targets:
 //!
 //! ```text
 //! BIVOUAC_TEST_FUZZ_SECONDS=3600 cargo nextest run --test fuzz_smoke
@@ -36,20 +36,20 @@ use std::time::{Duration, Instant};
 
 // ------------------------------------------------------------------------------------------- the allocator
 
-/// The most that this program may hold.
+/// The maximum number of bytes that this program may hold.
 const HELD_MAX: usize = 256 << 20;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, which gives nothing beyond [`HELD_MAX`]: the standard library then ends the program with the
-/// number of bytes that were asked for.
+/// The system's allocator, which gives nothing beyond [`HELD_MAX`]: the standard library then ends the program and
+/// prints the number of bytes that were requested.
 struct Bounded;
 
 #[global_allocator]
 static ALLOCATOR: Bounded = Bounded;
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; or refused with a null
-// pointer, which the contract allows. The counter allocates nothing.
+// SAFETY: every call is either passed on unchanged to the system's allocator, which keeps the contract, or refused with
+// a null pointer, which the contract allows. The counter allocates nothing.
 unsafe impl GlobalAlloc for Bounded {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if HELD.fetch_add(layout.size(), Ordering::Relaxed) + layout.size() > HELD_MAX {
@@ -69,7 +69,7 @@ unsafe impl GlobalAlloc for Bounded {
 
 // ------------------------------------------------------------------------------------------- mutations
 
-/// Values that lengths and counts are replaced with.
+/// Values that replace lengths and counts.
 const WORDS: [u64; 12] = [0, 1, 2, 255, 4095, 4096, 1 << 20, 1 << 31, 1 << 32, 1 << 46, u64::MAX / 16, u64::MAX];
 
 /// Changes a few things, anywhere or near the front, where the headers are.
@@ -81,14 +81,14 @@ fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>, seeds: &[Vec<u8>]) {
         }
         let length = bytes.len() as u64;
         let reach = if rng.chance(1, 2) { length } else { length.min(600) };
-        // From the front or, as in a container, from the back.
+        // The distance counts from the front or, because of containers, from the back.
         let offset = rng.below(reach);
         let at = if rng.chance(1, 3) { length - 1 - offset } else { offset } as usize;
         match rng.below(10) {
             0..=2 => bytes[at] ^= 1 << rng.below(8),
             3 => bytes[at] = rng.next_u64() as u8,
             4 | 5 => {
-                // An aligned word: small steps around what is there, or a value of interest.
+                // An aligned word changes by a small step, or becomes a value of interest.
                 let at = at / 8 * 8;
                 if let Some(word) = bytes.get_mut(at..at + 8) {
                     let old = u64::from_le_bytes(word.try_into().expect("eight bytes"));
@@ -133,7 +133,7 @@ fn put(bytes: &mut [u8], at: usize, value: u64) {
     }
 }
 
-/// Makes a checksum right that stands at `at` in `range`, which it covers with itself read as zero.
+/// Corrects the checksum at `at` in `range`. The checksum covers that range, and counts as zero there.
 fn sign(bytes: &mut [u8], range: std::ops::Range<usize>, at: usize) {
     if range.end <= bytes.len() && range.start + at + 8 <= range.end {
         put(bytes, range.start + at, 0);
@@ -148,7 +148,7 @@ fn sign_shard(_: &mut Rng, bytes: &mut [u8]) {
     sign_shard_at(bytes, 0);
 }
 
-/// The set is checked by a digest when it is read from a file, not here: it is changed more often than the rest.
+/// The set is checked by a digest only when it is read from a file, not here, so it is changed more often than the rest.
 fn sign_part(rng: &mut Rng, bytes: &mut [u8]) {
     let body = word(bytes, 120).and_then(|body| usize::try_from(body).ok()).filter(|body| *body < bytes.len());
     if let (Some(body), true) = (body, rng.chance(1, 2)) {
@@ -158,7 +158,7 @@ fn sign_part(rng: &mut Rng, bytes: &mut [u8]) {
     sign_shard_at(bytes, 0);
 }
 
-/// Half of the time something in the extents is another, or in the head that is packed, which is signed again.
+/// Half of the time, changes a bit in the extents or in the packed head, and corrects the checksums of that head.
 fn sign_packed(rng: &mut Rng, bytes: &mut [u8]) {
     let body = word(bytes, 120).and_then(|body| usize::try_from(body).ok()).filter(|body| *body < bytes.len());
     if let (Some(body), true) = (body, rng.chance(1, 2)) {
@@ -264,7 +264,7 @@ fn affinity_record() -> Vec<u8> {
     record.encode().expect("encodes")
 }
 
-/// Records of a few boxes on two arrays, of many on one with columns of rows, and of nothing.
+/// Records of a few boxes on two arrays, of many boxes on one array with columns of rows, and of nothing.
 fn decomposition_records() -> Vec<Vec<u8>> {
     let on = |boxes: Boxes, identity| (Identity(identity), boxes.check().expect("inside").parts().clone());
     let few = [
@@ -299,7 +299,8 @@ fn decomposition_records() -> Vec<Vec<u8>> {
     records.iter().map(decomposition::Record::encode).collect()
 }
 
-/// Lists of numbers with what their record says of them: some in order and others not, so many that they take several blocks, and none.
+/// Lists of numbers, each with its total and its count: some are in order and others are not, some are so long that they take several
+/// blocks, and one is empty.
 fn lists() -> Vec<Vec<u8>> {
     let lists = [
         Ids::of(20_000).own((0..9000).chain((9000..15_000).rev().step_by(3))),
@@ -344,7 +345,7 @@ fn segment() -> Vec<u8> {
 // ------------------------------------------------------------------------------------------- the runner
 
 const TARGETS: u64 = 13;
-/// Rounds in CI: some seconds for all targets together, in a debug build.
+/// Rounds in CI, which take some seconds for all targets together in a debug build.
 const ROUNDS: u64 = 20_000;
 
 fn number(variable: &str) -> Option<u64> {
@@ -448,7 +449,7 @@ fn hostile_topologies_neither_panic_nor_allocate() {
 fn hostile_machine_profiles_neither_panic_nor_allocate() {
     let path = std::path::Path::new(env!("WORKSPACE_ROOT")).join("config/machine.toml");
     let sample = std::fs::read_to_string(path).expect("the sample");
-    // A few figures: all of them take long to read.
+    // The seeds have only a few figures, because all figures together take long to read.
     let figures: Vec<&str> = sample.split("\n[[figure]]\n").collect();
     let seed = |picked: &[&str]| [&[figures[0]], picked].concat().join("\n[[figure]]\n").into_bytes();
     let last = figures.len() - 1;

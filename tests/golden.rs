@@ -1,14 +1,14 @@
-//! Files of format version 1 as they were once written, and what they must mean for good.
+//! Files of format version 1 as they were once written, whose meaning must never change.
 //!
-//! The fixtures in `tests/golden/v1` are one small checkpoint of two ranks: `c000000.bvc`, a container with both shards as the
-//! global tier has it; `r000001.bvs`, the container of rank 1 alone as its local tier has it; `p000000.bvp`, the container of
-//! the parity part that rank 0 keeps of the set of both; `packed.bvs`, the container of what a file holds of rank 1's shard in the next
-//! checkpoint, which refers to this one; and the `manifest` of the global tier. A reader of any later version must read them; as long as the format version is 1, the writer must make the
-//! very same bytes.
+//! The fixtures in `tests/golden/v1` are one small checkpoint of two ranks. `c000000.bvc` is the global tier's container with both shards;
+//! `r000001.bvs` is the local tier's container of rank 1 alone; `p000000.bvp` is the container of the parity part that rank 0 keeps for the
+//! set of both ranks; `packed.bvs` is the container of rank 1's packed shard in the next checkpoint, which refers to this one; and
+//! `manifest` is that of the global tier. A reader of any later version must read these files. As long as the format version is 1, the
+//! writer must produce exactly the same bytes.
 //!
-//! After a change of the format (document, code and fixtures in one commit) they are made again by
-//! `BIVOUAC_TEST_WRITE_GOLDEN=1 cargo nextest run --test golden todays_writer`. That is never the answer to a failure that nobody
-//! expected: files that exist would not be readable any more.
+//! After a change of the format (document, code and fixtures in one commit), this command makes the fixtures again:
+//! `BIVOUAC_TEST_WRITE_GOLDEN=1 cargo nextest run --test golden todays_writer`. Never answer an unexpected failure in this way: existing
+//! files would no longer be readable.
 #![forbid(unsafe_code)]
 
 mod golden_files;
@@ -58,7 +58,7 @@ fn todays_writer_makes_the_golden_bytes() {
     }
 }
 
-/// Decodes a container, checks all digests and gives the shards with their bytes.
+/// Decodes a container, checks all digests, and returns the shards with their bytes.
 fn shards(file: &[u8]) -> Vec<(Head, Vec<u8>)> {
     let footer = Footer::decode(&file[file.len() - FOOTER_LEN..], file.len() as u64).expect("a footer");
     let container = Container::decode(&footer, &file[footer.index_offset as usize..]).expect("an index");

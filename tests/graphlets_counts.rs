@@ -1,7 +1,7 @@
-//! The counts of `mpi-examples/graphlets.rs`, without MPI, against a brute force that knows nothing of how they are made.
+//! The counts of `mpi-examples/graphlets.rs`, without MPI, against a brute-force count that is independent of the example's method.
 //!
 //! The example's own files are compiled into this test.
-#![deny(unsafe_code)] // But for the example's `gpu`.
+#![deny(unsafe_code)] // The example's module `gpu` is an exception.
 
 #[allow(dead_code)]
 #[cfg(feature = "cuda")]
@@ -41,8 +41,8 @@ use sum::Sum;
 
 const KINDS: [Kind; 5] = [Kind::Delaunay, Kind::Road, Kind::Bubble, Kind::Race, Kind::Mesh];
 
-/// The edges of each graphlet and the orbits of its vertices in Pržulj's numbering, those of five vertices as the program ORCA
-/// (Hočevar and Demšar, 2014) counts them.
+/// The edges of each graphlet, and the orbits of its vertices in Pržulj's numbering; for five vertices, in the numbering of the program
+/// ORCA (Hočevar and Demšar, 2014).
 const KNOWN: [(&str, &[usize]); 30] = [
     ("01", &[0, 0]),
     ("01 02", &[2, 1, 1]),
@@ -84,7 +84,7 @@ fn known() -> impl Iterator<Item = (Edges, &'static [usize])> {
     KNOWN.iter().map(move |(text, orbits)| (text.split(' ').map(edge).collect(), *orbits))
 }
 
-/// All one-to-one maps of so many vertices.
+/// All one-to-one maps of this many vertices.
 fn permutations(vertices: usize) -> Vec<Vec<usize>> {
     let all = (0..vertices.pow(vertices as u32)).map(|number| {
         (0..vertices).map(|place| number / vertices.pow(place as u32) % vertices).collect::<Vec<usize>>()
@@ -96,7 +96,7 @@ fn degrees(edges: &Edges, vertices: usize) -> Vec<usize> {
     (0..vertices).map(|vertex| edges.iter().filter(|(a, b)| *a == vertex || *b == vertex).count()).collect()
 }
 
-/// Orbits by isomorphism: a graph of the list, and a map of its vertices that makes it this one.
+/// Orbits by isomorphism: for each graph, the graph of the list that is isomorphic to it gives the orbits.
 #[derive(Default)]
 struct Isomorphisms {
     found: HashMap<(usize, Edges), Option<Vec<usize>>>,
@@ -104,7 +104,7 @@ struct Isomorphisms {
 }
 
 impl Isomorphisms {
-    /// The orbit of each vertex; none if the graph is not connected. Edges are in order, as are their ends.
+    /// The orbit of each vertex, or `None` if the graph is not connected. The edges are sorted, and so are the ends of each edge.
     fn orbits(&mut self, vertices: usize, edges: &Edges) -> Option<Vec<usize>> {
         let maps = &*self.maps.entry(vertices).or_insert_with(|| permutations(vertices));
         let look = || {
@@ -130,7 +130,7 @@ impl Isomorphisms {
     }
 }
 
-/// Looks at every subset of the vertices.
+/// Counts by trying every subset of the vertices.
 fn brute_force(graph: &Graph, size: usize, known: &mut Isomorphisms) -> Vec<u32> {
     let (vertices, width) = (graph.vertices(), ORBITS[size]);
     let row = |from| (0..vertices as u32).map(|to| graph.neighbours(from).contains(&to)).collect::<Vec<bool>>();
@@ -167,7 +167,7 @@ fn count(problem: &Problem) -> Vec<u32> {
     counters
 }
 
-/// From a list of edges as the generators make them.
+/// Makes a problem from a list of edges, as the generators make them.
 fn from_edges(vertices: usize, edges: &[(u32, u32)]) -> Problem {
     problem(Graph::new(vertices, edges), 5)
 }
@@ -176,14 +176,14 @@ fn choose(of: u32, count: u32) -> u32 {
     (0..count).fold(1, |product, factor| product * (of - factor) / (factor + 1))
 }
 
-/// The orbits of a vertex that are not zero, with their counts.
+/// The orbits of a vertex whose counts are not zero, with these counts.
 fn of(counters: &[u32], vertex: usize) -> Vec<(usize, u32)> {
     let row = &counters[vertex * 73..(vertex + 1) * 73];
     row.iter().copied().enumerate().filter(|(_, count)| *count > 0).collect()
 }
 
-/// Vertices have one orbit if, and only if, a symmetry of the graph takes one to the other, and graphs share orbits if, and only
-/// if, they are the same but for the numbers of their vertices.
+/// Two vertices are in the same orbit if, and only if, a symmetry of the graph maps one to the other. Two graphs share orbits if, and only
+/// if, they differ only in the numbers of their vertices.
 #[test]
 fn the_table_has_the_orbits_of_all_graphs() {
     let table = Table::new(5);
@@ -196,7 +196,7 @@ fn the_table_has_the_orbits_of_all_graphs() {
             let mut edges: Edges = pairs.iter().copied().filter(|(a, b)| mask & bit(*a, *b) > 0).collect();
             edges.sort_unstable();
             if edges.iter().all(|(_, b)| b + 1 < vertices) {
-                continue; // A graph of fewer vertices.
+                continue; // This is a graph of fewer vertices.
             }
             let row = table.rows[mask as usize];
             let Some(orbits) = known.orbits(vertices, &edges) else {
@@ -217,7 +217,7 @@ fn the_table_has_the_orbits_of_all_graphs() {
                 assert_eq!(row[a] == row[b], alike[a][b], "{edges:?}, vertices {a} and {b}");
             }
         }
-        // Connected labelled graphs (OEIS A001187).
+        // The number of connected labelled graphs (OEIS A001187).
         assert_eq!(seen, [1, 4, 38, 728][vertices - 2]);
     }
     for size in 2..=4 {
@@ -267,7 +267,7 @@ fn known_graphs_have_known_counts() {
         assert_eq!(of(&complete, vertex), of_complete);
         assert_eq!(of(&cycle, vertex), of_cycle);
     }
-    // The centre last, so that it is never the root.
+    // The centre is last, so that it is never the root.
     let star = count(&from_edges(n as usize + 1, &(0..n).map(|leaf| (leaf, n)).collect::<Vec<_>>()));
     let centre: Vec<(usize, u32)> = [0, 2, 7, 23].into_iter().zip((1..=4).map(|leaves| choose(n, leaves))).collect();
     let leaf: Vec<(usize, u32)> = [0, 1, 6, 22].into_iter().zip((0..4).map(|others| choose(n - 1, others))).collect();
@@ -297,7 +297,7 @@ fn inputs_are_simple_graphs_of_their_kind_and_depend_on_the_seed_only() {
         assert!((least..=most).contains(&mean), "{kind:?}: mean degree {mean}");
         let degree = (0..20_000).map(|vertex| graph.neighbours(vertex).len()).max().unwrap();
         assert!(degree <= greatest, "{kind:?}: degree {degree}");
-        // Half of the edges of a random order would be longer than a quarter of the vertices.
+        // In a random order, half of the edges would be longer than a quarter of the vertices.
         let edges = (0..20_000u32).flat_map(|a| graph.neighbours(a).iter().map(move |b| a.abs_diff(*b)));
         let short = edges.filter(|length| *length < 3000).count();
         assert!(short * 10 > graph.neighbours.len() * 9, "{kind:?}: only {short} of {}", graph.neighbours.len());
@@ -352,7 +352,7 @@ fn a_full_counter_is_refused_and_stays_full() {
     assert_eq!(twin.count(0..4).unwrap_err().downcast_ref(), Some(&full));
 }
 
-/// Fills a counter of a machine.
+/// Sets a counter of a machine to its maximum.
 fn fill(machine: &dyn Machine, index: usize) {
     let counter = machine.counters().part(4 * index as u64, 4).unwrap();
     machine.stream().upload(&[(&u32::MAX.to_le_bytes()[..], counter)], None).unwrap();
@@ -400,7 +400,7 @@ fn the_twin_counts_what_the_host_counts() {
     assert_eq!(some, count(&problem)[73 * 999..]);
 }
 
-/// Compiles the kernel for the processor. None, with a note, if there is no compiler.
+/// Compiles the kernel for the processor. Returns `None`, with a note, if there is no compiler.
 fn kernel_for_the_processor(folder: &Path) -> Option<PathBuf> {
     let (source, program) = (folder.join("graphlets.cpp"), folder.join("graphlets"));
     std::fs::write(&source, include_str!("programs/c/graphlets.cpp")).unwrap();
@@ -414,7 +414,7 @@ fn kernel_for_the_processor(folder: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
-/// What the kernel counts, if that counter is full before: the counters, then the index plus one of one that overflowed.
+/// The kernel's result if counter `full` is at its maximum before: the counters, and then the index plus one of a counter that overflowed.
 fn emulated(program: &Path, problem: &Problem, full: usize) -> Vec<u32> {
     let Graph { offsets, neighbours } = &problem.graph;
     let sizes = [problem.graph.vertices(), neighbours.len(), problem.table.width(), problem.table.size, full];
@@ -428,7 +428,7 @@ fn emulated(program: &Path, problem: &Problem, full: usize) -> Vec<u32> {
     String::from_utf8(output.stdout).unwrap().split_whitespace().map(|word| word.parse().unwrap()).collect()
 }
 
-/// Needs no GPU: the threads of the kernel run one after the other.
+/// This test needs no GPU: the threads of the kernel run one after the other.
 #[test]
 fn the_kernel_counts_what_the_host_counts() {
     let folder = tempfile::tempdir().unwrap();
@@ -445,7 +445,7 @@ fn the_kernel_counts_what_the_host_counts() {
     assert_eq!(emulated(&program, &path, full + 1).last(), Some(&0));
 }
 
-/// Needs the NVRTC library but no GPU: CI installs it.
+/// This test needs the NVRTC library but no GPU: CI installs the library.
 #[cfg(feature = "cuda")]
 #[test]
 fn the_kernel_compiles() {
@@ -467,7 +467,7 @@ fn a_gpu_counts_what_the_host_counts() {
             Err(error) => return eprintln!("SKIPPED: {error}"),
         };
         if size == 5 {
-            // Of the last vertex, which is in many subgraphs.
+            // This is a counter of the last vertex, which is in many subgraphs.
             fill(&gpu, 73 * 2999);
             let full = Overflow { vertex: 2999, orbit: 0 };
             assert_eq!(gpu.count(0..3000).unwrap_err().downcast_ref(), Some(&full), "{kind:?}");

@@ -1,7 +1,7 @@
 //! The physics of `mpi-examples/heat2d.rs`, without MPI: any cut of the plate computes the same bits.
 //!
-//! The example's own files are compiled into this test. Ranks are values in one process here, and a halo exchange
-//! is a copy between them, so every decomposition can be compared with the single block.
+//! The example's own files are compiled into this test. Here ranks are values in one process, and an exchange of ghost
+//! cells is a copy between them, so every decomposition can be compared with the single block.
 #![forbid(unsafe_code)]
 
 #[allow(dead_code)]
@@ -15,7 +15,7 @@ use picture::{FieldDigest, Picture, PngOut, TextOut};
 use plate::{Border, Decomposition, Field, Formula, Grid, HOTTEST, Plane, Side};
 use proptest::prelude::*;
 
-/// Computes `steps` steps on that many ranks and returns the final plate, row by row.
+/// Computes `steps` steps on `ranks` ranks and returns the final plate, row by row.
 fn compute(grid: Grid, ranks: usize, steps: usize, border: Border) -> Vec<f64> {
     let cut = Decomposition::new(grid, ranks).unwrap();
     let formula = Formula(grid);
@@ -108,7 +108,7 @@ proptest! {
     fn blocks_tile_the_plate_and_neighbours_agree(nx in 1usize..60, ny in 1usize..60, ranks in 1usize..40) {
         let grid = Grid { nx, ny };
         let Some(cut) = Decomposition::new(grid, ranks) else {
-            // Refused only if no pair of factors fits the grid.
+            // The grid may be refused only if no pair of factors fits it.
             prop_assert!((1..=ranks).all(|px| ranks % px != 0 || px > nx || ranks / px > ny));
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! Histories on the host twin: what was appended comes back, from whichever tier, in any order.
+//! Histories on the host twin: appended versions come back, from any tier, in any order.
 #![forbid(unsafe_code)]
 
 #[path = "common/limit.rs"]
@@ -48,7 +48,7 @@ impl Bed {
         Bed { device, stream, segment, directory: tempfile::tempdir().expect("directory") }
     }
 
-    /// Caches of so many MiB on device, host and in the file.
+    /// Caches of this many MiB on the device, on the host and in the file.
     fn caches(&self, mib: [u64; 3], change: impl FnOnce(&mut CacheConfig)) -> Caches {
         let mut config = CacheConfig {
             device_bytes: mib[0] * MIB,
@@ -105,7 +105,7 @@ fn content(version: u64, bytes: u64) -> Vec<u8> {
     words.take(bytes as usize).collect()
 }
 
-/// A version's length: small early, large late, nothing round.
+/// The length of a version: early versions are small, late ones are large, and none has a round length.
 fn size(version: u64) -> u64 {
     100 * KIB + version * 61 * KIB + version * 13
 }
@@ -115,8 +115,8 @@ fn orders(count: u64) -> [(&'static str, Vec<u64>); 3] {
     [("sequential", (0..count).collect()), ("reverse", (0..count).rev().collect()), ("irregular", irregular)]
 }
 
-/// 40 versions of 70 MiB in all through 8 MiB of device and 24 MiB of host memory. A third of all combinations, with each pair of an order
-/// and a way to keep versions; `BIVOUAC_TEST_EVERY=1` (`ci/test.sh whole`): all of them.
+/// 40 versions with 70 MiB in total pass through 8 MiB of device memory and 24 MiB of host memory. A third of all combinations are tried,
+/// which includes each pair of an order and a way to keep versions; with `BIVOUAC_TEST_EVERY=1` (`ci/test.sh whole`), all of them are.
 #[test]
 fn every_version_comes_back_in_every_order() {
     let count = 40;
@@ -142,7 +142,7 @@ fn every_version_comes_back_in_every_order() {
                     if hints == "one" {
                         history.hint([*version]);
                     }
-                    // Every other one only enqueued; the bytes are looked at in the stream's order.
+                    // Every other restore is only enqueued; the bytes are checked in the stream's order.
                     let until = if version % 2 == 0 { Return::Enqueued } else { Return::Done };
                     bed.check_and(&history, *version, size(*version), until);
                 }
@@ -186,7 +186,7 @@ fn a_history_that_fits_the_gpu_cache_is_read_from_there() {
     assert_eq!(restores, (1..=20).rev().collect::<Vec<u64>>(), "all that is hinted was there at each restore");
 }
 
-/// Several fields, of host and device memory, of which some are read back to the other side.
+/// The versions have several fields, in host and device memory. Some fields are restored to the other kind of memory.
 #[test]
 fn fields_of_both_kinds_mix_in_a_version() {
     let bed = Bed::new(HostModel::default());
@@ -218,7 +218,7 @@ fn fields_of_both_kinds_mix_in_a_version() {
     }
 }
 
-/// An empty field has no block of its own, and shares the number of one with the field behind it.
+/// An empty field has no block of its own; its block number is also that of the next field.
 #[test]
 fn empty_fields_come_back_with_any_others_in_any_order_from_any_tier() {
     let bed = Bed::new(HostModel::default());
@@ -259,7 +259,7 @@ fn empty_fields_come_back_with_any_others_in_any_order_from_any_tier() {
     }
 }
 
-/// A thread that waits for an enqueued append has taken it out of the queue; it is still to be flushed.
+/// A thread that waits for an enqueued append has removed it from the queue, but the append must still be flushed.
 #[test]
 fn waiting_for_flushes_counts_what_other_threads_wait_for() {
     let bed = Bed::new(HostModel { copy_bytes_per_s: Some(10e6), ..HostModel::default() });
@@ -291,14 +291,14 @@ fn mistakes_in_calls_are_told_and_change_nothing() {
     assert!(error(&mut [FieldMut::device::<f64>("p", &span)]).contains("f64"));
     assert!(matches!(history.restore(2, &mut [], stream), Err(HistoryError::Unknown { version: 2, .. })));
     assert!(matches!(history.fields(2), Err(HistoryError::Unknown { .. })));
-    // 24 MiB in all, of which nothing is restored.
+    // There is room for 24 MiB in total, and nothing is restored.
     let full = (2..).find_map(|version| bed.append(&history, version, 3 * MIB).err()).expect("it is finite");
     assert!(matches!(full, HistoryError::NoRoom { .. }), "{full}");
     assert!(matches!(bed.append(&history, 99, 100 * MIB), Err(HistoryError::NoRoom { .. })));
     bed.check(&history, 1, MIB);
 }
 
-/// The application's next work on the same stream overwrites what was enqueued to be copied before.
+/// The application's next work on the same stream overwrites the data of an append that was enqueued before.
 #[test]
 fn an_enqueued_append_is_ordered_with_the_stream() {
     let bed = Bed::new(HostModel { copy_bytes_per_s: Some(200e6), ..HostModel::default() });
@@ -312,14 +312,14 @@ fn an_enqueued_append_is_ordered_with_the_stream() {
     bed.check(&history, 5, 4 * MIB);
 }
 
-/// The copies of a slow device are enqueued one behind the other; nothing waits, and each version is dropped once it was read.
+/// The copies of a slow device are enqueued one after the other; nothing waits, and each version is dropped once it was read.
 #[test]
 fn enqueued_restores_are_ordered_with_the_stream_and_count_as_reads() {
     let bed = Bed::new(HostModel { copy_bytes_per_s: Some(40e6), ..HostModel::default() });
     let caches = bed.caches([64, 64, 64], |_| {});
     let history = caches.history("wave", Keep::UntilRead);
     let span = bed.span(4 * MIB);
-    // Three copies of 0.1 s each. A machine that stood still meanwhile has another try.
+    // There are three copies of 0.1 s each. If the machine was held up in the meantime, the test tries again.
     let enqueue = |versions: Range<u64>| {
         versions.clone().for_each(|version| bed.append(&history, version, 4 * MIB).expect("room"));
         let targets: Vec<_> = versions.clone().map(|_| bed.span(4 * MIB)).collect();
@@ -346,8 +346,8 @@ fn enqueued_restores_are_ordered_with_the_stream_and_count_as_reads() {
     assert_eq!((history.stats().restores, history.stats().hits), (read, read));
 }
 
-/// What an application may do after a restore it may do after an enqueued one: the number is free, hints are for the next version of
-/// that number, and what was read makes room.
+/// After an enqueued restore, an application may do everything that it may do after a restore: the number is free, hints refer to the next
+/// version with that number, and the version that was read makes room.
 #[test]
 fn an_enqueued_restore_is_a_read_for_all_calls_after_it() {
     let bed = Bed::new(HostModel { copy_bytes_per_s: Some(40e6), ..HostModel::default() });
@@ -361,7 +361,7 @@ fn an_enqueued_restore_is_a_read_for_all_calls_after_it() {
             span
         })
         .collect();
-    // On a stream of its own: it waits for no copy.
+    // The append uses a stream of its own, so it waits for no copy.
     let append =
         |version: u64| history.append(version, &[Field::device::<u8>("p", &contents[version as usize])], &*other);
     let span = bed.span(4 * MIB);
@@ -372,7 +372,7 @@ fn an_enqueued_restore_is_a_read_for_all_calls_after_it() {
     history.hint([1, 2]);
     (1..3).for_each(|version| append(version).expect("room"));
     history.start_prefetch();
-    // The number is used again, while the copy runs; then by a version that is hinted before the copy's end is seen.
+    // The number is first used again while the copy runs, and then by a version that is hinted before the end of the copy is seen.
     enqueue(1);
     append(1).expect("the number and the room are free");
     enqueue(2);
@@ -381,7 +381,7 @@ fn an_enqueued_restore_is_a_read_for_all_calls_after_it() {
     append(2).expect("the number is free");
     bed.check(&history, 1, 4 * MIB);
     (0..2).for_each(|_| bed.check(&history, 2, 4 * MIB));
-    // Another number, and no room but that of what is being read.
+    // Another number is used, and the only room is that of the version that is being read.
     (3..5).for_each(|version| append(version).expect("room"));
     enqueue(3);
     append(5).expect("room");
@@ -424,7 +424,7 @@ fn device_memory_is_given_back_when_it_is_asked_for() {
     assert_eq!(history.take_steps().last().map(|step| step.tier), Some(Tier::Host));
 }
 
-/// What is given back while the cache grows is not taken again, and leaves no hole.
+/// Memory that is given back while the cache grows is not taken again, and leaves no hole.
 #[test]
 fn a_cache_that_gives_memory_back_grows_no_further() {
     for _ in 0..20 {
@@ -456,7 +456,7 @@ fn a_lost_device_is_an_error_and_nothing_hangs() {
     assert!(history.restore(1, &mut [FieldMut::device::<u8>("p", &span)], &*bed.stream).is_err());
 }
 
-/// The error comes out while the next transfer is announced: nobody may wait for himself then.
+/// The error becomes known while the next transfer is announced. A thread must not wait for itself then.
 #[test]
 fn a_device_that_is_lost_during_a_restore_is_an_error_too() {
     let bed = Bed::new(HostModel { link_bytes_per_s: Some(4e5), ..HostModel::default() });
@@ -501,7 +501,7 @@ fn spans_of_another_device_are_refused() {
     assert!(bed.device.free_memory().is_ok(), "the device is not lost");
 }
 
-/// A history may outlive its caches; it has nothing then.
+/// A history may outlive its caches, but then holds no versions.
 #[test]
 fn a_history_without_its_caches_knows_no_version() {
     let bed = Bed::new(HostModel::default());

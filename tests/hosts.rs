@@ -1,7 +1,7 @@
-//! Whole hosts are lost, with their processes, memory and disks, and the job goes on: four hosts with two ranks each, and
-//! spares, under plain `mpirun` and under the supervisor.
-//!
-//! Needs root and a kernel that allows namespaces, and says so loudly where that is missing. `tests/hosts/bed.rs` tells
+//! Whole hosts are lost, with their processes, memory and disks, and the job continues. The jobs run on four hosts with two ranks each, and
+//! on spares, under plain `mpirun` and under the supervisor.
+//! These tests need root and a kernel that allows namespaces, and print a loud note if either is missing.
+//! `tests/hosts/bed.rs` explains what a test host is.
 //! what a test host is.
 //!
 //! | variable | meaning |
@@ -127,9 +127,9 @@ fn hosts_of_a_crashed_owner_vanish_by_themselves() {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// A host is lost, and the job is started again on the others and a spare
+// A host is lost, and the job is launched again on the others and a spare
 
-/// Steps and pauses of a run that takes a few seconds.
+/// The steps and pauses of a run that takes a few seconds.
 const HEAT: [&str; 8] = ["--grid", "192x192", "--steps", "600", "--every", "50", "--pause", "3000"];
 
 fn heat2d(args: &[&str]) -> Vec<String> {

@@ -1,6 +1,6 @@
-//! `ci/install.sh`: what it installs serves programs that know nothing of the source tree.
+//! `ci/install.sh`: the installed files serve programs that know nothing of the source tree.
 //!
-//! The installation is made from what Cargo has built for the tests.
+//! The installation is made from the files that Cargo has built for the tests.
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ fn built() -> PathBuf {
     interfaces::library_folder().parent().expect("a folder").to_owned()
 }
 
-/// Runs a command that has to end well, and returns what it printed.
+/// Runs a command that must succeed, and returns its output.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
@@ -38,14 +38,14 @@ fn is_there(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// What `pkg-config` says, as arguments.
+/// The output of `pkg-config`, as arguments.
 fn package(prefix: &Path, options: &[&str], name: &str) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     let said = run(command.args(options).arg(name).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")));
     said.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Compiles the tiny program with those arguments, and nothing else.
+/// Compiles the tiny program with these arguments, and no others.
 fn compiled(folder: &Path, name: &str, arguments: &[String]) -> PathBuf {
     let program = folder.join(name);
     let source = interfaces::root().join("tests/programs/c/tiny.c");
@@ -53,7 +53,7 @@ fn compiled(folder: &Path, name: &str, arguments: &[String]) -> PathBuf {
     program
 }
 
-/// Runs the tiny program on two ranks with the libraries of the installation, in a store of its own.
+/// Runs the tiny program on two ranks with the installed libraries, in its own store.
 fn works(folder: &Path, program: &Path, libraries: Option<&Path>) {
     let store = folder.join("store");
     std::fs::create_dir_all(&store).expect("made");
@@ -67,7 +67,7 @@ fn works(folder: &Path, program: &Path, libraries: Option<&Path>) {
     std::fs::remove_dir_all(&store).expect("removed");
 }
 
-/// Whether the program asks for the shared library when it starts.
+/// Whether the program loads the shared library when it starts.
 fn needs_shared(program: &Path) -> bool {
     run(Command::new("readelf").arg("-d").arg(program)).contains("Shared library: [libbivouac.so.")
 }
@@ -105,7 +105,8 @@ fn what_is_installed_serves_programs_that_know_nothing_of_the_sources() {
     }
 }
 
-/// Other symbols could be taken for those of another library in the same program.
+/// The shared library exports only the interface: other symbols could be mistaken for those of another
+/// library in the same program.
 fn exports_only_the_interface(libraries: &Path) {
     let mut names = BTreeSet::new();
     for line in run(Command::new("nm").args(["-D", "--defined-only"]).arg(libraries.join("libbivouac.so"))).lines() {
@@ -122,7 +123,7 @@ fn exports_only_the_interface(libraries: &Path) {
     }
 }
 
-/// What a program that was linked with VELOC's library asks for, and nothing that it does not.
+/// Checks that VELOC's library has the names that programs linked with it need, and no others.
 fn velocs_library(prefix: &Path) {
     let client = prefix.join("lib/libveloc-client.so");
     let dynamic = run(Command::new("readelf").arg("-d").arg(&client));
@@ -168,7 +169,7 @@ fn pages_and_completions(prefix: &Path) {
     run(Command::new("bash").arg("-n").arg(prefix.join("share/bash-completion/completions/bivouac")));
 }
 
-/// A page whose links to what is not installed beside it are plain text.
+/// A page in which links to files that are not installed with it are plain text.
 fn without_links_out(page: &str) -> String {
     let mut text = page.to_owned();
     while let Some(at) = text.find("](../") {
@@ -181,7 +182,7 @@ fn without_links_out(page: &str) -> String {
     text
 }
 
-/// All of `config/` and `docs/`, and so whatever a manual page says is there.
+/// Checks that all of `config/` and `docs/` is installed, and so everything that a manual page refers to.
 fn configurations_and_documentation(prefix: &Path) {
     let share = prefix.join("share");
     let entries = |folder: &Path| std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("one").path());
@@ -205,7 +206,7 @@ fn configurations_and_documentation(prefix: &Path) {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// From an empty folder: the module and the archive are those of the installation.
+/// Builds the example in an empty folder, so the module and the archive are those of the installation.
 fn the_fortran_example(folder: &Path, prefix: &Path) {
     let (place, program) = (folder.join("fortran"), folder.join("heat2d"));
     std::fs::create_dir_all(&place).expect("made");
@@ -251,7 +252,7 @@ fn a_cmake_project(folder: &Path, prefix: &Path) {
     assert!(!refused.status.success() && errors.contains("0.99"), "{errors}");
 }
 
-/// A project that names no language has both, and mpi.h may need another library in C++.
+/// A project that names no language uses both C and C++, and mpi.h may need another library in C++.
 fn a_cmake_project_in_cxx(folder: &Path, prefix: &Path) {
     let (sources, made) = (folder.join("project-cxx"), folder.join("made-cxx"));
     std::fs::create_dir_all(&sources).expect("made");
@@ -307,7 +308,7 @@ fn mistakes_are_told_before_anything_is_written() {
     assert!(said(&[at, "--built"], 2).contains("--built needs a value"));
     assert!(said(&[at, "--features", "cuda"], 2).contains("needs mpi"));
     assert!(said(&[at, "--built", folder.path().to_str().expect("UTF-8")], 1).contains("has no libbivouac_capi.so"));
-    // Nothing could be built from that folder, so that nothing is written here should this go wrong.
+    // The folder holds nothing to build from, so nothing is written here if this check fails.
     let (sources, empty) = (interfaces::root().to_str().expect("UTF-8"), folder.path().to_str().expect("UTF-8"));
     assert!(said(&[sources, "--built", empty], 2).contains("is this source tree"));
     let spaced = format!("{at} two");
@@ -315,7 +316,7 @@ fn mistakes_are_told_before_anything_is_written() {
     assert!(!prefix.exists() && !Path::new(&spaced).exists());
 }
 
-/// VELOC's own header stays with its library, and a module for Fortran goes that does not fit the new library.
+/// VELOC's own header stays with its library, and a Fortran module that does not fit the new library is removed.
 #[test]
 fn what_was_installed_before_is_kept_or_goes() {
     let folder = interfaces::folder();

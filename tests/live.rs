@@ -1,4 +1,5 @@
-//! Host memory that the program goes on writing to while it is captured, with the real session on ranks that are threads of this process.
+//! Host memory to which the program continues to write while it is captured, with the real session on ranks that are
+//! threads of this process.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -12,7 +13,7 @@ use machine::*;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Of a region: a few MiB, which begin and end inside a page.
+/// The length of a region: a few MiB, which begin and end inside a page.
 const NUMBERS: usize = (3 << 20) / 8 + 11;
 
 fn machine(host_writes: HostWrites) -> Machine {
@@ -20,7 +21,7 @@ fn machine(host_writes: HostWrites) -> Machine {
     Machine { offload, ..Machine::new() }
 }
 
-/// Says loudly that it cannot be tried here.
+/// Can writes be watched here? Prints a loud note if they cannot.
 fn can_watch() -> bool {
     match Watch::open() {
         Ok(_) => true,
@@ -31,10 +32,10 @@ fn can_watch() -> bool {
     }
 }
 
-/// What says that a part is about to be written to.
+/// A function that declares that a part is about to be written to.
 type Declare<'a> = dyn Fn(&[AtomicU64]) + Sync + 'a;
 
-/// Memory that is written to by several threads, and a gate that holds them.
+/// Memory to which several threads write, and a gate that stops them.
 struct Field {
     numbers: &'static [AtomicU64],
     memory: LiveMemory,
@@ -43,7 +44,7 @@ struct Field {
 }
 
 impl Field {
-    /// `odd` numbers behind the start of an allocation.
+    /// A field that begins `odd` numbers after the start of an allocation.
     fn new(odd: usize) -> Field {
         let numbers: Vec<AtomicU64> = (0..NUMBERS as u64 + odd as u64).map(AtomicU64::new).collect();
         let numbers = &numbers.leak()[odd..];
@@ -55,7 +56,7 @@ impl Field {
         self.numbers.iter().map(|number| number.load(Ordering::Relaxed)).collect()
     }
 
-    /// Writes until it is over, to the places that `place` makes of random numbers.
+    /// Writes until the test is over, to the places that `place` makes of random numbers.
     fn write(&self, seed: u64, declare: Option<&Declare<'_>>, place: impl Fn(u64) -> usize) {
         let mut state = seed | 1;
         while !self.is_over.load(Ordering::Acquire) {
@@ -72,7 +73,7 @@ impl Field {
     }
 }
 
-/// What ends writers also where a test fails.
+/// Ends the writers when it is dropped, even if the test fails.
 struct Over<'a>(&'a Field);
 
 impl Drop for Over<'_> {
@@ -81,7 +82,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Captures a field while nobody writes: what was in it.
+/// Captures a field while nobody writes, and returns its contents at that moment.
 fn capture(session: &Session, field: &Field, version: u64) -> (Pending, Vec<u64>) {
     let _nobody = field.gate.write().expect("nobody panics");
     let mut checkpoint = session.begin_checkpoint(NAME, version).expect("begins");
@@ -97,7 +98,8 @@ fn restart(session: &Session) -> Option<(u64, Vec<u64>)> {
     session.begin_restore(NAME).run(load).expect("a restart").map(|restored| (restored.version, numbers))
 }
 
-/// Versions that are captured while two threads go on writing to a tenth of the field; each must come back as it was. The counters.
+/// Captures versions while two threads continue to write to a tenth of the field; each version must come back
+/// unchanged. Returns the counters.
 fn capture_under_fire(machine: &Machine, odd: usize, versions: u64) -> Vec<LiveStats> {
     let is_declared = machine.offload.host_writes == HostWrites::Declared;
     machine.run(2, |rank, session| {
@@ -112,7 +114,7 @@ fn capture_under_fire(machine: &Machine, odd: usize, versions: u64) -> Vec<LiveS
             let _over = Over(&field);
             for writer in 1..3 {
                 let (field, seed) = (&field, u64::from(rank.rank + 1) << 32 | writer);
-                // Where both ends and the middle are, too.
+                // The places include both ends and the middle.
                 scope.spawn(move || {
                     field.write(seed, declare, |number| (number as usize % (NUMBERS / 10)) * 10 / 99 * 99)
                 });
@@ -148,7 +150,7 @@ fn what_is_declared_comes_back_without_the_kernels_help() {
     }
 }
 
-/// No room in node memory, or configured so.
+/// Node memory has no room, or the configuration requires a copy at once.
 #[test]
 fn what_is_not_left_for_later_is_copied_at_once() {
     let no_memory = Machine { memory_enabled: false, local_every: 1, ..machine(HostWrites::Watched) };
@@ -178,7 +180,7 @@ fn memory_that_is_overwritten_at_once_is_copied_at_once_until_it_is_tried_again(
         for version in 1..=40 {
             let before = session.stats().live.regions;
             let (pending, snapshot) = capture(session, &field, version);
-            // From behind, where the copy comes last.
+            // The writes go from the end to the start, because the copy reaches the end last.
             let numbers = field.numbers.iter().rev().step_by(2048);
             numbers.for_each(|number| _ = number.fetch_add(1, Ordering::Relaxed));
             reaches(Ok(pending), Level::Process);
@@ -187,7 +189,8 @@ fn memory_that_is_overwritten_at_once_is_copied_at_once_until_it_is_tried_again(
         }
         let stats = session.stats().live;
         assert!(tried[0] && stats.waited_bytes > 0, "{stats:?}");
-        // Behind one for which it waited too often eight are copied; it may as well have been quick enough each time.
+        // After a capture for which the program waited too often, eight are copied. It is also possible that every
+        // capture was quick enough.
         let pauses: Vec<usize> =
             tried.split(|is_live| *is_live).map(<[bool]>::len).filter(|count| *count > 0).collect();
         let (last, others) = pauses.split_last().unwrap_or((&0, &[]));
@@ -196,7 +199,7 @@ fn memory_that_is_overwritten_at_once_is_copied_at_once_until_it_is_tried_again(
     });
 }
 
-/// Of two that share pages one is copied at once: what is let pass for the one would be open for the other.
+/// If two regions share pages, one of them is copied at once: a page that is opened for writing to the one would be open for the other.
 #[test]
 fn memory_that_is_saved_twice_is_twice_what_it_was() {
     if !can_watch() {
@@ -226,7 +229,7 @@ fn memory_that_is_saved_twice_is_twice_what_it_was() {
     });
 }
 
-/// Also where that one leaves nothing for later itself.
+/// This holds even if the next capture leaves nothing for later itself.
 #[test]
 fn when_the_next_capture_has_returned_the_one_before_has_been_copied() {
     if !can_watch() {
@@ -246,7 +249,7 @@ fn when_the_next_capture_has_returned_the_one_before_has_been_copied() {
     });
 }
 
-/// Device and host regions of one shard come from two threads.
+/// The device and the host regions of one shard are copied by two threads.
 fn mark(
     rank: &Rank,
     session: &Session,
@@ -289,7 +292,7 @@ fn a_shard_with_live_memory_on_host_and_device_lands_when_both_have_come() {
             );
             assert!(numbers == snapshot && p == content(rank.rank, version, 1, P_BYTES), "version {version}");
         }
-        // One whose slot was not ready yet was copied, all of it.
+        // A capture whose slot was not ready yet was copied whole.
         let (marks, regions) = (session.stats().offload.marks, session.stats().live.regions);
         assert!(marks > 0 && marks == regions, "{marks} marks, {regions} regions");
     });

@@ -1,7 +1,7 @@
-//! The kernels of `mpi-examples/minis.rs`: they compile, and on a GPU they compute what they compute on the processor.
+//! The kernels of `mpi-examples/minis.rs`: they compile, and a GPU computes the same with them as the processor.
 //!
 //! The example's own files are compiled into this test.
-#![deny(unsafe_code)] // But for the example's `card` and `gpu`.
+#![deny(unsafe_code)] // The example's modules `card` and `gpu` are exceptions.
 #![cfg(feature = "cuda")]
 
 #[allow(dead_code)]
@@ -33,7 +33,7 @@ fn the_kernels_compile() {
 
 const ITEMS: u64 = 4096;
 
-/// Each kernel with its arrays, in values of four bytes.
+/// Each kernel with the lengths of its arrays, in values of four bytes, and its numbers.
 fn cases() -> Vec<(Kernel, Vec<u64>, Numbers)> {
     let n = Numbers { items: ITEMS, ..Numbers::default() };
     let table = 27 * ITEMS;
@@ -65,7 +65,7 @@ fn cases() -> Vec<(Kernel, Vec<u64>, Numbers)> {
     ]
 }
 
-/// The arrays behind a kernel, as it makes them from noise; the noise where there is none.
+/// The arrays that a kernel makes from noise, or the noise if there is no kernel.
 fn made(machine: &dyn Machine, kernel: Option<Kernel>, lengths: &[u64], numbers: Numbers) -> Vec<Vec<u8>> {
     let noise = |(seed, count): (usize, &u64)| machine.filled(*count, seed as u32, 1.0).expect("filled");
     let arrays: Vec<_> = lengths.iter().enumerate().map(noise).collect();
@@ -81,7 +81,7 @@ fn made(machine: &dyn Machine, kernel: Option<Kernel>, lengths: &[u64], numbers:
     arrays.iter().map(down).collect()
 }
 
-/// Are they alike: as words, or as numbers of single or double precision, up to rounding?
+/// Are they equal as words, or, up to rounding, as numbers of single or double precision?
 fn alike(kernel: Kernel, one: &[u8], other: &[u8]) -> bool {
     let near = |a: f64, b: f64| (a - b).abs() <= 1e-4 * (1.0 + a.abs());
     let single =

@@ -1,5 +1,5 @@
-//! CPU masks of MPI jobs on whatever machine this is: they come back after a restart, the ranks of a node share what their launcher has, and
-//! nothing leaves that. Pages need several NUMA nodes: `tests/affinity.rs`.
+//! CPU masks of MPI jobs, on any machine: after a restart the masks are as before, the ranks of a node share the CPUs of their launcher,
+//! and no thread leaves those CPUs. Pages need several NUMA nodes: `tests/affinity.rs`.
 #![cfg(all(feature = "mpi", feature = "hwloc"))]
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 
 const RANKS: u32 = 2;
 
-/// CPUs that this test may use, if they are enough to tell ranks apart.
+/// The CPUs that this test may use, if there are enough of them to tell ranks apart.
 fn cpus() -> Option<Vec<usize>> {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has /proc");
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a mask");
@@ -26,7 +26,7 @@ fn cpus() -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// Runs the worker; with `only`, mpirun and all that it starts are confined to that CPU.
+/// Runs the worker. With `only`, mpirun and all its processes are confined to that CPU.
 fn run(folder: &Path, only: Option<usize>, arguments: &[&str]) -> Option<Output> {
     let plain = common::mpirun_command(RANKS)?;
     let mut command = match only {
@@ -48,7 +48,7 @@ fn run(folder: &Path, only: Option<usize>, arguments: &[&str]) -> Option<Output>
     Some(common::Job::start(command).wait())
 }
 
-/// What the ranks said, by everything but the last word.
+/// The lines of the ranks: the last word of each, by the words before it.
 fn said(output: &Output) -> BTreeMap<String, String> {
     let text = String::from_utf8_lossy(&output.stdout);
     println!("{text}{}", String::from_utf8_lossy(&output.stderr));
@@ -72,7 +72,7 @@ fn masks_come_back_and_never_leave_what_the_launcher_has() {
             assert_ne!(mask(&restored, rank, "off", thread), then, "free again");
         }
     }
-    // The same checkpoint in a job that has one CPU: its threads may not go where they were.
+    // The same checkpoint is restored in a job that has one CPU, so its threads may not return to their CPUs.
     let last = *cpus.last().unwrap();
     let confined = said(&run(folder.path(), Some(last), &["restore", "full"]).unwrap());
     for (rank, thread) in [(0, "main"), (0, "worker"), (1, "main"), (1, "worker")] {
@@ -99,7 +99,7 @@ fn ranks_share_what_the_job_has_and_threads_get_cores_of_their_own() {
     }
 }
 
-/// Two groups on one node, which do not know of each other: what one takes the other might take, too.
+/// Two groups on one node do not know of each other. Either might take a CPU that the other takes.
 #[test]
 fn groups_that_share_a_node_go_back_to_their_places_and_nothing_else_is_dealt_to_them() {
     let Some(cpus) = cpus() else { return };

@@ -1,5 +1,6 @@
-//! The bindings for MPI that `src/mpi-sys` keeps, against fresh ones: for the MPI of `mpicc`, for that of `mpicc.mpich` where it is installed, and for
-//! the headers in the folder that `BIVOUAC_TEST_MPI_INCLUDE` names. With `BIVOUAC_TEST_BLESS` they are written.
+//! Compares the MPI bindings that `src/mpi-sys` keeps with fresh ones: for the MPI of `mpicc`, for that of `mpicc.mpich` if
+//! it is installed, and for the headers in the folder that `BIVOUAC_TEST_MPI_INCLUDE` names. With `BIVOUAC_TEST_BLESS`, the
+//! fresh bindings are written.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Constants that Rust code uses as such. Lengths of texts differ within a kind; that of the kept bindings must be enough.
+/// Constants that Rust code uses as constants. Maximum lengths of texts differ between libraries of one kind; the kept
+/// value must be large enough.
 const EQUAL: [&str; 5] = ["MPI_APPNUM", "MPI_KEYVAL_INVALID", "MPI_SUCCESS", "MPI_UNDEFINED", "MPI_UNIVERSE_SIZE"];
 const ENOUGH: [&str; 2] = ["MPI_MAX_ERROR_STRING", "MPI_MAX_OBJECT_NAME"];
 
@@ -16,21 +18,21 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../mpi-sys")
 }
 
-/// The folders with the headers of a compiler; `None`: it is not there.
+/// The folders with the headers of a compiler, or `None` if the compiler is not installed.
 fn includes(mpicc: &str) -> Option<Vec<String>> {
     let output = Command::new(mpicc).arg("-show").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     Some(text.split_whitespace().filter_map(|word| word.strip_prefix("-I")).map(str::to_owned).collect())
 }
 
-/// Which bindings are those of these headers.
+/// The name of the bindings that belong to these headers.
 fn kind(includes: &[String]) -> &'static str {
     let header = includes.iter().map(|folder| Path::new(folder).join("mpi.h")).find(|path| path.exists());
     let text = fs::read_to_string(header.expect("mpi.h is in one of them")).expect("it can be read");
     if text.contains("OPEN_MPI") { "openmpi" } else { "mpich" }
 }
 
-/// The bindings, and the checks of them for a C compiler.
+/// The bindings, and the checks of these bindings for a C compiler.
 fn fresh(includes: &[String]) -> (String, String) {
     let functions = fs::read_to_string(folder().join("bindings/functions")).expect("it is there");
     let functions = functions.lines().collect::<Vec<_>>().join("|");
@@ -53,13 +55,13 @@ fn fresh(includes: &[String]) -> (String, String) {
     (without_checks(&bindings), checks)
 }
 
-/// What bindgen itself would look at in Rust says nothing of another `mpi.h`: it is for the C compiler.
+/// The bindings without bindgen's own checks in Rust, which say nothing about another `mpi.h`: the C compiler checks that.
 fn without_checks(bindings: &str) -> String {
     let mut kept = String::new();
     let mut is_check = false;
     for line in bindings.lines() {
         is_check |= line.starts_with("const _: () = {");
-        // Its allowances stand before it.
+        // The `allow` attributes of a check come before it.
         if !is_check && !line.starts_with("#[allow(clippy::unnecessary_operation") {
             _ = writeln!(kept, "{line}");
         }
@@ -76,7 +78,7 @@ fn checks(bindings: &str) -> String {
             let (name, rest) = part.split_once("\"]").expect("a name");
             let number = rest.split(" - ").nth(1).and_then(|rest| rest.split("usize").next()).expect("a number");
             let here = match name.split_once("::") {
-                // What a library keeps between these is its own affair.
+                // A library may keep anything between these fields.
                 Some((_, field)) if !field.starts_with("MPI_") => continue,
                 Some((of_type, field)) => format!("{of}({}, {field})", in_c(of_type)),
                 None => format!("{of}({})", in_c(name)),
@@ -87,7 +89,7 @@ fn checks(bindings: &str) -> String {
     for (names, rule) in [(&EQUAL[..], "SHIM_SAME"), (&ENOUGH[..], "SHIM_ENOUGH")] {
         for name in names {
             let number = joined.split(&format!("pub const {name}: ")).nth(1).or_else(|| {
-                // An enumerator.
+                // This is an enumerator.
                 joined.split(&format!("_{name}: ")).nth(1)
             });
             let number =
@@ -98,8 +100,8 @@ fn checks(bindings: &str) -> String {
     checks
 }
 
-/// What bindings say, whatever the order, whatever the parameters are called, and however it is laid out: releases of one library, and of rustfmt,
-/// differ in that. Of constants only those count that are used.
+/// The items of bindings, regardless of their order, of the names of parameters, and of the layout, which differ between releases of one
+/// library, and of rustfmt. Only the constants that are used count.
 fn items(bindings: &str) -> BTreeSet<String> {
     let text: String =
         bindings.lines().filter(|line| !line.starts_with("//")).flat_map(str::split_whitespace).collect();
@@ -112,7 +114,7 @@ fn items(bindings: &str) -> BTreeSet<String> {
     items.filter(is_used).map(without_parameters).collect()
 }
 
-/// A function with the types of its parameters alone; anything else as it is.
+/// A function with only the types of its parameters, and any other item unchanged.
 fn without_parameters(item: &str) -> String {
     let Some((head, rest)) = item.strip_prefix("pubfn").and_then(|item| item.split_once('(')) else {
         return item.to_owned();
@@ -127,12 +129,12 @@ fn without_parameters(item: &str) -> String {
     format!("{head}({}", types.collect::<Vec<_>>().join(","))
 }
 
-/// The structure behind a name in Rust.
+/// The C name of the structure that has this name in Rust.
 fn in_c(name: &str) -> String {
     if name.starts_with("ompi_") { format!("struct {name}") } else { name.to_owned() }
 }
 
-/// Is libclang here, by which bindings are made?
+/// Is libclang installed? Bindings are made with it.
 fn has_libclang() -> bool {
     let found = std::panic::catch_unwind(bindgen::clang_version).is_ok();
     if !found {

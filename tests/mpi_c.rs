@@ -1,4 +1,4 @@
-//! The C interface under a real `mpirun`: every function with its mistakes, and the examples in C and C++ killed and restarted.
+//! The C interface under a real `mpirun`: every function with its mistakes. The examples in C and C++ are killed and restarted.
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ fn heat2d(folder: &Path) -> PathBuf {
 #[test]
 fn every_function_does_what_the_header_says_of_it() {
     let folder = folder();
-    // AddressSanitizer watches the C side and what the library writes there. What MPI leaks is none of our business.
+    // AddressSanitizer watches the C side and what the library writes there. Leaks in MPI are not this test's concern.
     let options = ["-pthread", "-fsanitize=address", "-fno-omit-frame-pointer"];
     let program = compile(folder.path(), "capi", &[root().join("tests/programs/c/capi.c")], &options);
     let output =
@@ -57,8 +57,8 @@ fn who_is_missing_when_a_session_opens_is_said_while_the_others_wait() {
     assert!(said.lines().any(|line| line.contains("event=waiting") && line.contains("[r1]")), "{said}");
 }
 
-/// A mistyped name in `bvk_restore`, or a forgotten call, looks like a first run: the series starts over, and the run after that removes the
-/// old versions. The tiny program restarts after its checkpoint only.
+/// A mistyped name in `bvk_restore`, or a forgotten call, looks like a first run: the series starts over, and the next run removes the old
+/// versions. The tiny program calls restart only after its checkpoint.
 #[test]
 fn a_run_that_starts_a_series_over_is_told_once() {
     let folder = folder();
@@ -67,7 +67,7 @@ fn a_run_that_starts_a_series_over_is_told_once() {
         let mut command = mpirun(2, folder.path(), &program, &[]);
         command.env("BIVOUAC_JOB_NAME", if memory_alone { "in-memory" } else { "on-disk" });
         if memory_alone {
-            // What lies in memory alone stays there when the run is killed, not when it closes.
+            // Data that is only in memory stays there if the run is killed, but not if it closes.
             command.env("BIVOUAC_LOCAL_ENABLED", "false").env("BIVOUAC_GLOBAL_ENABLED", "false");
         }
         let output = command.output().expect("started");
@@ -94,13 +94,14 @@ fn a_restart_that_finds_nothing_of_a_name_says_what_there_is() {
         let lines = said.lines().filter(|line| line.contains("event=nothing-to-restore"));
         lines.map(|line| line.split_once("event=").expect("it is there").1.to_owned()).collect::<Vec<_>>()
     };
-    // A first run has nothing to say.
+    // A first run prints nothing.
     assert_eq!(said(2, &["tiny"]), [""; 0]);
     let typo = "nothing-to-restore name=\"tyni\": there is no checkpoint of that name, but there are some of \"tiny\"";
     assert_eq!(said(2, &["tyni"]), [typo]);
 }
 
-/// A standard of C++ with the warnings that careful projects ask for. AddressSanitizer sees memory that a vector has left.
+/// The options for a C++ standard, with the warnings that careful projects request. AddressSanitizer notices the use of memory
+/// that a vector has left.
 fn strictly(standard: &str) -> Vec<String> {
     let warnings = ["-Wshadow", "-Wconversion", "-Wold-style-cast", "-fsanitize=address", "-fno-omit-frame-pointer"];
     warnings.iter().map(|word| (*word).to_owned()).chain([format!("-std={standard}")]).collect()
@@ -131,7 +132,7 @@ fn archives_of_cereal_are_regions() {
     assert_eq!(printed(&output).trim(), "ok");
 }
 
-/// Boxes and rows of C++.
+/// Runs the C++ program for boxes and rows.
 fn elastic_in_cpp(options: &[&str], ranks: usize) {
     let folder = folder();
     let program = compile(folder.path(), "elastic", &[root().join("tests/programs/c/elastic.cpp")], options);
@@ -180,7 +181,7 @@ fn a_forked_child_can_do_nothing_to_the_session_of_its_parent() {
     assert_eq!(printed(&output).trim(), "ok");
 }
 
-/// The Rust example computes the same plate.
+/// The digest of the Rust example, which computes the same plate.
 fn digest_of_rust_example(options: &[&str]) -> String {
     let example = library_folder().parent().expect("a folder").join("examples/heat2d");
     assert!(example.exists(), "{} is missing: cargo build --example heat2d", example.display());
@@ -204,7 +205,7 @@ fn what_is_on_boxes_or_shared_is_restored_on_any_number_of_ranks() {
     saved_and_loaded("elastic", &[(4, "multiple"), (3, "funneled"), (1, "multiple"), (6, "multiple")]);
 }
 
-/// Runs a program that saves on four ranks, and then loads that on others.
+/// Runs a program that saves on four ranks, and then loads the data on other numbers of ranks.
 fn saved_and_loaded(name: &str, loads: &[(usize, &str)]) {
     let folder = folder();
     let options = ["-fsanitize=address", "-fno-omit-frame-pointer"];
@@ -215,7 +216,7 @@ fn saved_and_loaded(name: &str, loads: &[(usize, &str)]) {
         let mut command = mpirun(ranks, folder.path(), &program, &[what, threads]);
         let output = command.env("ASAN_OPTIONS", "detect_leaks=0").output().expect("started");
         assert_eq!(printed(&output).trim(), "ok", "{what} on {ranks} ranks");
-        // What is loaded by hand is not missed.
+        // Regions that the program loads itself are not reported as missing.
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!said.contains("event=not-restored"), "{said}");
     }
@@ -226,13 +227,13 @@ fn rows_are_dealt_to_other_ranks() {
     saved_and_loaded("rows", &[(3, "funneled")]);
 }
 
-/// The same on as many ranks, on one and on more.
+/// The data is loaded on as many ranks, on one, and on more.
 #[test]
 fn rows_are_dealt_to_as_many_ranks_to_one_and_to_more() {
     saved_and_loaded("rows", &[(4, "multiple"), (1, "multiple"), (6, "multiple")]);
 }
 
-/// What a run writes to standard error.
+/// The text that a run writes to standard error.
 fn told(command: &mut Command) -> String {
     let output = command.output().expect("started");
     String::from_utf8(output.stderr).expect("UTF-8")
@@ -268,12 +269,12 @@ fn a_session_says_what_it_works_with_and_what_it_has_done() {
     let report = lost.lines().find(|line| line.starts_with("level 4: ")).expect("a report");
     assert!(report.contains(why), "{report}");
 
-    // Three ranks have no room, twice each: it is said once.
+    // Three ranks have no room, twice each, but this is reported once.
     let full = run(&[("BIVOUAC_MEMORY_BUDGET", "4096"), ("BIVOUAC_JOB_NAME", "full")]);
     let direct: Vec<&str> = full.lines().filter(|line| line.contains("event=capture-direct")).collect();
     assert!(direct.len() == 1 && direct[0].contains("all 3 ranks: event=capture-direct why="), "{full}");
 
-    // One line for all of them, from the root, and nothing else.
+    // The root prints one line for all ranks, and nothing else.
     let program = compile(folder.path(), "capi", &[root().join("tests/programs/c/capi.c")], &["-pthread"]);
     let refused = |settings: &[(&str, &str)]| {
         let said = told(mpirun(3, folder.path(), &program, &["refused"]).envs(settings.iter().copied()));
@@ -310,7 +311,7 @@ fn own((one, other): (&str, &str)) -> (String, String) {
     (one.into(), other.into())
 }
 
-/// Killed five times, on four ranks, three, and one, and then on six.
+/// The example is killed five times, on four ranks, three, and one, and then runs on six.
 #[test]
 fn particles_in_cpp_go_on_after_kills_on_any_number_of_ranks() {
     let (undisturbed, folder) = (folder(), folder());

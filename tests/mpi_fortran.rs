@@ -1,4 +1,4 @@
-//! The module for Fortran under a real `mpirun`: the example, killed and restarted, and every function.
+//! The Fortran module under a real `mpirun`: every function, and the example, which is killed and restarted.
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use interfaces::{compile, compiler, digest_after_kills, folder, line, live_progr
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Whether Fortran can be compiled here; says so if not.
+/// Can Fortran be compiled here? Prints a note if not.
 fn has_compiler() -> bool {
     let found = Command::new(compiler("f90")).arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
@@ -79,7 +79,7 @@ fn a_live_region_comes_back_as_it_was_and_may_be_deallocated_once_it_is_taken_ou
     });
 }
 
-/// Saved on 3 ranks by this module, and loaded on 3 and on 2.
+/// This module saves on 3 ranks, and loads on 3 and on 2.
 #[test]
 fn arrays_on_boxes_come_back_on_any_number_of_ranks() {
     saved_and_loaded("elastic", &[3, 2]);
@@ -95,7 +95,7 @@ fn rows_are_dealt_to_as_many_ranks_to_one_and_to_more() {
     saved_and_loaded("rows", &[3, 1, 5]);
 }
 
-/// Runs a program that saves on three ranks, and then loads that on others.
+/// Runs a program that saves on three ranks, and then loads the data on other numbers of ranks.
 fn saved_and_loaded(name: &str, loads: &[usize]) {
     if !has_compiler() {
         return;

@@ -1,5 +1,5 @@
-//! The graphlets under a real `mpirun`: their counts depend neither on the ranks, nor on where the counters are, nor on having
-//! been killed; and files that refer to earlier ones are shorter.
+//! The graphlets under a real `mpirun`: their counts depend neither on the number of ranks, nor on the place of the counters, nor on
+//! earlier kills. Files that refer to earlier ones are shorter.
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
@@ -8,10 +8,10 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-/// Counters of 1.2 MB a rank.
+/// Each rank has counters of 1.2 MB.
 const GRAPH: [&str; 6] = ["--graph", "delaunay", "--vertices", "4000", "--parts", "8"];
 
-/// The example, which Cargo builds beside the tests: `target/<profile>/examples/graphlets`.
+/// The example, which Cargo builds with the tests: `target/<profile>/examples/graphlets`.
 fn graphlets() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let path = own.ancestors().nth(2).unwrap().join("examples/graphlets");
@@ -24,7 +24,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").unwrap()
 }
 
-/// Counts with a method of reduction. None if there is no `mpirun`.
+/// Counts with a reduction method. Returns `None` if there is no `mpirun`.
 fn run(ranks: u32, folder: &Path, method: &str, options: &[&str]) -> Option<Output> {
     let memory = folder.join("memory");
     std::fs::create_dir_all(&memory).unwrap();
@@ -43,14 +43,14 @@ fn run(ranks: u32, folder: &Path, method: &str, options: &[&str]) -> Option<Outp
     common::mpirun(ranks, &args, &env)
 }
 
-/// What a run printed that came to its end.
+/// The output of a run, which must have come to its end.
 fn text(output: &Output) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
     out.into_owned()
 }
 
-/// The word behind `name` and a separator.
+/// The word after `name`.
 fn value<'a>(text: &'a str, name: &str) -> &'a str {
     let rest = text.split(name).nth(1).unwrap_or_else(|| panic!("no {name:?}\n{text}"));
     rest.split_whitespace().next().unwrap_or_default()
@@ -89,7 +89,7 @@ fn check_a_killed_run(device: &str) {
         (value(&calm, "digest "), 5),
         "{again}"
     );
-    // Three checkpoints on two tiers of four ranks. The first is whole, behind a restart as anywhere.
+    // Four ranks write three checkpoints to two tiers. The first is whole, after a restart as well.
     let [whole, packed] = ["whole=", "packed="].map(|name| number(&again, name));
     assert_eq!((whole, packed), (8, 16), "{again}");
     let [shards, stored] = ["shard_bytes=", "stored_bytes="].map(|name| number(&again, name));

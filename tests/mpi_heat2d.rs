@@ -1,11 +1,11 @@
-//! The example under a real `mpirun`: its digest depends neither on the number of ranks nor on having been killed.
+//! The example under a real `mpirun`: its digest depends neither on the number of ranks nor on earlier kills.
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The example, which Cargo builds beside the tests: `target/<profile>/examples/heat2d`.
+/// The example, which Cargo builds with the tests: `target/<profile>/examples/heat2d`.
 fn heat2d() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let path = own.ancestors().nth(2).unwrap().join("examples/heat2d");
@@ -79,7 +79,7 @@ fn a_run_that_was_killed_and_started_again_ends_with_the_same_digest() {
     assert!(restored.starts_with("version=70 "), "restored {restored:?}");
 }
 
-/// From node memory, and from the files of a job whose memory is gone.
+/// The restarts load from node memory, and from the files of a job whose memory is gone.
 #[test]
 fn a_run_that_was_killed_goes_on_with_more_or_fewer_ranks() {
     let calm = digest(&run(4, folder().path(), &["--every", "10"]));
@@ -105,7 +105,7 @@ fn a_run_that_was_killed_goes_on_with_more_or_fewer_ranks() {
     }
 }
 
-/// Where nobody but the session's own calls moves messages (`engine.progress`), what ranks send to each other in a load comes all the same.
+/// Even if only the session's own calls advance messages (`engine.progress`), the messages between ranks in a load arrive.
 #[test]
 fn a_stepped_run_that_was_killed_on_4_goes_on_with_3_ranks() {
     let stepped = |ranks, folder: &Path, options: &[&str]| {

@@ -1,5 +1,5 @@
-//! The mini-apps of `mpi-examples/minis.rs` under a real `mpirun`, on the host twin of a GPU: a run that is checkpointed while it goes on, and killed, and started again
-//! ends with the same bits as one that nobody disturbed; and a declaration that is left out is found.
+//! The mini-apps of `mpi-examples/minis.rs` under a real `mpirun`, on the host twin of a GPU. A run that takes checkpoints while it
+//! computes, is killed and is launched again ends with the same bits as an undisturbed run. A declaration that is left out is found.
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
@@ -8,10 +8,10 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-/// 2 MiB a rank, four checkpoints.
+/// Each rank has 2 MiB, and takes four checkpoints.
 const SMALL: [&str; 4] = ["--mib", "2", "--steps", "10"];
 
-/// The example, which Cargo builds beside the tests: `target/<profile>/examples/minis`.
+/// The example, which Cargo builds with the tests: `target/<profile>/examples/minis`.
 fn minis() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let path = own.ancestors().nth(2).unwrap().join("examples/minis");
@@ -24,7 +24,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").unwrap()
 }
 
-/// Runs an app with a buffer of 1 MiB. None if there is no `mpirun`.
+/// Runs an app with a buffer of 1 MiB. Returns `None` if there is no `mpirun`.
 fn run(app: &str, folder: &Path, options: &[&str]) -> Option<Output> {
     let memory = folder.join("memory");
     std::fs::create_dir_all(&memory).unwrap();
@@ -44,14 +44,14 @@ fn run(app: &str, folder: &Path, options: &[&str]) -> Option<Output> {
     common::mpirun(2, &args, &env)
 }
 
-/// What a run printed that came to its end.
+/// The output of a run, which must have come to its end.
 fn text(output: &Output) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
     out.into_owned()
 }
 
-/// The word behind `name` and a separator.
+/// The word after `name`.
 fn value<'a>(text: &'a str, name: &str) -> &'a str {
     let rest = text.split(name).nth(1).unwrap_or_else(|| panic!("no {name:?}\n{text}"));
     rest.split_whitespace().next().unwrap_or_default()
@@ -72,7 +72,7 @@ fn check(app: &str) {
         !killed.status.success() && !printed.contains("digest"),
         "the last rank outlived its own SIGKILL\n{printed}"
     );
-    // The death is behind it then.
+    // The next run continues after the kill.
     let again = text(&run(app, folder.path(), &[&SMALL[..], &["--wait"]].concat()).unwrap());
     assert_eq!(
         (value(&again, "digest "), number(&again, "restored version=")),
@@ -80,7 +80,7 @@ fn check(app: &str) {
         "{again}"
     );
     assert_eq!((number(&again, "marks="), number(&again, "refused=")), (1, 0), "{again}");
-    // And all of them, the second slot and the first one again, with nobody waiting for anything.
+    // This run takes all checkpoints, in the second slot and in the first one again, and nobody waits for anything.
     let folder = self::folder();
     let whole = text(&run(app, folder.path(), &SMALL).unwrap());
     assert_eq!((value(&whole, "digest "), number(&whole, "refused=")), (value(&calm, "digest "), 0), "{whole}");
@@ -123,7 +123,7 @@ fn who_leaves_a_declaration_out_is_told_which_bytes_and_computes_on() {
     let large = ["--mib", "96", "--steps", "4"];
     let Some(calm) = run("cg", folder().path(), &[&large[..], &["--how", "none"]].concat()) else { return };
     let folder = folder();
-    // It takes some seconds until everything has been sent, the matrix first; the solution is written to at once, also on a busy machine.
+    // Sending everything takes some seconds, the matrix first; the app writes to the solution at once, even on a busy machine.
     let options = ["--link", "30", "--forget", "solution"];
     let output = run("cg", folder.path(), &[&large[..], &options].concat()).unwrap();
     let (out, err) = (text(&output), String::from_utf8_lossy(&output.stderr));

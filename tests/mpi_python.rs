@@ -1,4 +1,4 @@
-//! The package for Python under a real `mpirun`: the example, killed and restarted, and every method.
+//! The Python package under a real `mpirun`: every method, and the example, which is killed and restarted.
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
@@ -10,8 +10,8 @@ use interfaces::{
 use std::path::Path;
 use std::process::Command;
 
-/// A Python with mpi4py and NumPy; says so if there is none. That of the system is asked, too, because packages of the
-/// distribution are for it alone.
+/// A Python with mpi4py and NumPy. Prints a note if there is none. The system's Python is tried as well, because only
+/// it has the packages of the distribution.
 fn python() -> Option<&'static str> {
     let works = |python: &&str| {
         Command::new(python).args(["-c", "import mpi4py, numpy"]).output().is_ok_and(|output| output.status.success())
@@ -80,13 +80,13 @@ fn a_live_array_comes_back_as_it_was_and_stays_until_it_has_been_copied() {
     });
 }
 
-/// Saved on 3 ranks by this package, and loaded on 3 and on 2.
+/// This package saves on 3 ranks, and loads on 3 and on 2.
 #[test]
 fn arrays_on_boxes_come_back_on_any_number_of_ranks() {
     saved_and_loaded("elastic", &[3, 2]);
 }
 
-/// Runs a program that saves on three ranks, and then loads that on others.
+/// Runs a program that saves on three ranks, and then loads the data on other numbers of ranks.
 fn saved_and_loaded(name: &str, loads: &[usize]) {
     let Some(python) = python() else { return };
     let place = folder();
@@ -107,7 +107,7 @@ fn rows_are_dealt_to_as_many_ranks_to_one_and_to_more() {
     saved_and_loaded("rows", &[3, 1, 5]);
 }
 
-/// The same bytes, types and order of dimensions, whichever language saved them.
+/// The bytes, types and order of dimensions are the same, whichever language saved them.
 #[test]
 fn what_a_program_in_c_has_saved_is_loaded() {
     saved_by_c("elastic");
@@ -118,7 +118,7 @@ fn rows_that_a_program_in_c_has_saved_are_loaded() {
     saved_by_c("rows");
 }
 
-/// A program in C saves on four ranks, and one in Python of the same name loads that on two.
+/// A C program saves on four ranks, and the Python program of the same name loads the data on two.
 fn saved_by_c(name: &str) {
     let Some(python) = python() else { return };
     let place = folder();
@@ -138,7 +138,7 @@ fn every_method_does_what_it_does_in_c() {
     assert!(said.lines().any(|line| line == "all right"), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Runs the program of a library in Python: it prints what it skips.
+/// Runs the program for a Python library, and prints which parts the program skips.
 fn with_library(library: &str) {
     let Some(python) = python() else { return };
     let place = folder();
@@ -154,7 +154,7 @@ fn what_hdf5_writes_to_a_path_and_in_memory_is_a_region() {
     with_library("h5py");
 }
 
-/// CI has no PyTorch, which is large: `/usr/bin/python3 -m pip install torch` and this test by its name run it.
+/// CI has no PyTorch, which is large. To run this test, use `/usr/bin/python3 -m pip install torch`, and name the test.
 #[test]
 fn what_torch_saves_is_a_region() {
     with_library("torch");
@@ -184,7 +184,7 @@ fn a_library_that_is_not_there_is_said_with_what_to_do() {
     );
 }
 
-/// The package refuses a library of another interface, so its numbers have to be those of the library beside it.
+/// The package refuses a library with another interface, so its numbers must be those of the library in this tree.
 #[test]
 fn the_package_has_the_version_of_the_library() {
     let read = |file: &str| std::fs::read_to_string(root().join("src/capi/python").join(file)).expect("readable");
@@ -194,7 +194,7 @@ fn the_package_has_the_version_of_the_library() {
     assert!(read("bivouac/_library.py").contains(&format!("\nINTERFACE = \"{interface}\"\n")));
 }
 
-/// Every function of the header has its place in the package, so that one that is added is not forgotten.
+/// Every function of the header is used in the package, so that a new function is not forgotten.
 #[test]
 fn the_package_knows_every_function_of_the_header() {
     let header = std::fs::read_to_string(root().join("include/bivouac.h")).expect("readable");
@@ -204,10 +204,10 @@ fn the_package_knows_every_function_of_the_header() {
         let name = line.split('(').next().filter(|_| line.contains('('))?.split([' ', '*']).next_back()?;
         name.starts_with("bvk_").then_some(name)
     });
-    // What they call by another name: communicators of MPI, one dimension, a region at a time, numbers instead of names, one box.
+    // The package has other calls for these: MPI communicators, one dimension, one region at a time, names instead of numbers, one box.
     let left_out = ["bvk_open", "bvk_protect", "bvk_protect_many", "bvk_protect_id", "bvk_unprotect_id", "bvk_save"];
     let left_out = [&left_out[..], &["bvk_protect_on", "bvk_save_on", "bvk_load_on"]].concat();
-    // A `FILE` is C's.
+    // Only C has a `FILE`.
     let left_out = [&left_out[..], &["bvk_fopen", "bvk_fopen_saved"]].concat();
     let wanted: Vec<&str> = declared.filter(|name| !left_out.contains(name)).collect();
     assert!(wanted.len() > 45, "{wanted:?}");

@@ -1,5 +1,4 @@
-//! The migration under a real `mpirun`: the image does not depend on the number of ranks, nor on the tiers through which
-//! the wavefields went.
+//! The migration under a real `mpirun`: the image depends neither on the number of ranks nor on the tiers that the wavefields passed.
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
@@ -9,9 +8,9 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-/// Five shots of 150 states of 48 KiB: 7 MiB per shot.
+/// The survey has five shots with 150 states of 48 KiB each: 7 MiB per shot.
 const SURVEY: [&str; 10] = ["--device", "host", "--grid", "48x32", "--steps", "300", "--every", "2", "--shots", "5"];
-/// Of which the GPU cache and node memory hold about a quarter each.
+/// The budgets, with which the GPU cache and node memory each hold about a quarter of a shot.
 const BUDGETS: [(&str, &str); 4] = [
     ("BIVOUAC_DEVICE_BUDGET", "2 MiB"),
     ("BIVOUAC_HISTORY_HOST_BUDGET", "2 MiB"),
@@ -19,7 +18,7 @@ const BUDGETS: [(&str, &str); 4] = [
     ("BIVOUAC_MEMORY_BUDGET", "64 MiB"),
 ];
 
-/// The example, which Cargo builds beside the tests: `target/<profile>/examples/rtm`.
+/// The example, which Cargo builds with the tests: `target/<profile>/examples/rtm`.
 fn rtm() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let path = own.ancestors().nth(2).unwrap().join("examples/rtm");
@@ -32,7 +31,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").unwrap()
 }
 
-/// Runs the survey. None if there is no `mpirun`.
+/// Runs the survey. Returns `None` if there is no `mpirun`.
 fn run(ranks: u32, folder: &Path, options: &[&str]) -> Option<String> {
     let memory = folder.join("memory");
     std::fs::create_dir_all(&memory).unwrap();
@@ -85,7 +84,7 @@ fn the_image_depends_neither_on_the_ranks_nor_on_where_the_wavefields_waited() {
     }
 }
 
-/// Five shots over two and over four ranks: some ranks have a shot less, and must meet the others all the same.
+/// Five shots are spread over two and over four ranks: some ranks have one shot fewer, but must still meet the others.
 #[test]
 fn ranks_that_meet_at_each_state_make_the_same_image() {
     let Some(reference) = run(3, folder().path(), &["--reference", "--tight"]) else { return };
@@ -103,7 +102,7 @@ fn another_seed_makes_another_image() {
     assert_ne!(values(&first, "image"), values(&second, "image"));
 }
 
-/// Beginning and end of the events of that category, or name, of one rank.
+/// The beginning and the end of each of one rank's events that have this category or name.
 fn spans(events: &[Value], key: &str, what: &str, rank: i64) -> Vec<(f64, f64)> {
     let is_wanted = |event: &&Value| event["ph"] == "X" && event[key] == what && event["pid"] == rank;
     let time = |event: &Value| {

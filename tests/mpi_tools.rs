@@ -1,4 +1,4 @@
-//! The command line beside real MPI jobs: `bivouac doctor --mpi`, and `bivouac drain` after a job was killed.
+//! The command line with real MPI jobs: `bivouac doctor --mpi`, and `bivouac drain` after a job was killed.
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ fn program() -> std::path::PathBuf {
     assert_cmd::cargo::cargo_bin("bivouac")
 }
 
-/// The document in an output that may have lines of the MPI library around it.
+/// The JSON document in an output; the MPI library may print lines before and after it.
 fn document(output: &Output) -> Value {
     let text = String::from_utf8_lossy(&output.stdout);
     let (start, end) = (text.find('{').unwrap_or(0), text.rfind('}').map_or(0, |end| end + 1));
@@ -50,7 +50,7 @@ fn the_doctor_sees_all_ranks_of_a_job_and_reports_once() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 0);
 }
 
-/// Each rank in a directory of its own, as on nodes that do not share what the setting says.
+/// Each rank is in a directory of its own, as on nodes where the configured directory is not shared.
 #[test]
 fn the_doctor_notices_that_ranks_do_not_share_the_global_directory() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -68,12 +68,12 @@ fn the_doctor_notices_that_ranks_do_not_share_the_global_directory() {
     assert_eq!(document["good"], false);
 }
 
-/// All ranks of a real job are killed; what was in memory only is drained; memory and local storage are emptied; a new job
-/// restarts from the global directory with the same bytes.
+/// All ranks of a real job are killed, and the versions that are only in memory are drained. Then memory and local storage are emptied, and
+/// a new job restarts from the global directory with the same bytes.
 #[test]
 fn a_killed_job_is_drained_and_restarts_from_the_global_directory() {
     let mut bed = Bed::in_memory();
-    // Only the first version goes down by itself.
+    // Only the first version is copied to the lower tiers without a drain.
     bed.set("BIVOUAC_GLOBAL_EVERY", "1000").set("BIVOUAC_LOCAL_EVERY", "2");
     let Some(mut job) = bed.start(&["run", "--versions", "9", "--wait", "process", "--hold", "6"]) else { return };
     job.wait_for_hold(6);
@@ -97,7 +97,7 @@ fn a_killed_job_is_drained_and_restarts_from_the_global_directory() {
     for path in [&bed.memory, &bed.local] {
         empty(path);
     }
-    // Goes on from there, and ends with the data of a run that nothing happened to.
+    // The job continues from that version, and ends with the data of an undisturbed run.
     let told = bed.run(&["run", "--versions", "9", "--wait", "system"]).expect("there was an mpirun");
     for rank in 0..RANKS {
         assert!(told.lines(rank, "restored version=5 generation=1 tier=global").len() == 1, "{told:?}");
@@ -118,8 +118,8 @@ fn empty(folder: &Path) {
     }
 }
 
-/// Under `MPI_Init` no thread of ours may call MPI, and these ranks call nothing between two checkpoints: they go on when all three levels
-/// of the last one have come to an end.
+/// Under `MPI_Init`, the library's threads may not call MPI. These ranks call nothing between two checkpoints: they continue once all three
+/// levels of the last checkpoint have ended.
 #[test]
 fn levels_are_committed_while_ranks_only_compute_however_many_there_are() {
     for ranks in [2, 8, 32] {
@@ -141,7 +141,7 @@ fn levels_are_committed_while_ranks_only_compute_however_many_there_are() {
             ("BIVOUAC_LOCAL_ALLOW_TMPFS", "true"),
             ("BIVOUAC_MEMORY_BUDGET", "128 MiB"),
             ("BIVOUAC_JOB_BLOCK", "16 KiB"),
-            // 32 ranks share few cores here.
+            // The 32 ranks share few cores here.
             ("OMPI_MCA_mpi_yield_when_idle", "1"),
         ];
         let Some(output) = common::mpirun(ranks, &args, &env) else { return };
@@ -174,7 +174,7 @@ fn status_follows_a_running_session_until_it_is_closed() {
         let text = limit::lines_written_to(&seen);
         serde_json::Deserializer::from_str(&text).into_iter().map_while(Result::ok).collect()
     };
-    // What it shows while the session is open.
+    // The versions that the command shows while the session is open.
     let newest = |document: &Value| {
         let series = document["groups"][0]["series"].as_array()?;
         series.iter().filter(|series| series["level"] == "system").find_map(|series| series["version"].as_u64())

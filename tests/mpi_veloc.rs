@@ -1,4 +1,4 @@
-//! The library with VELOC's interface, by programs in C that are written for VELOC and linked with it.
+//! The library with VELOC's interface, used by C programs that are written for VELOC and linked with the library.
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
@@ -37,7 +37,7 @@ impl Bed {
         self.folder.path().join(name)
     }
 
-    /// A configuration file with the two directories and `more`.
+    /// Writes a configuration file with the two directories and `more`.
     fn config(&self, name: &str, more: &str) -> String {
         let directories =
             ["scratch", "persistent"].map(|directory| format!("{directory} = {}\n", self.path(directory).display()));
@@ -46,12 +46,12 @@ impl Bed {
         path.to_str().expect("UTF-8").to_owned()
     }
 
-    /// A program of the tests.
+    /// Compiles one of the tests' programs.
     fn program(&self, source: &str) -> PathBuf {
         veloc::program(self.folder.path(), &format!("tests/programs/c/{source}"), &[])
     }
 
-    /// The same watched by AddressSanitizer, which also sees what the library copies from and to the program's memory.
+    /// Compiles such a program with AddressSanitizer, which also sees what the library copies from and to the program's memory.
     fn watched(&self, source: &str) -> PathBuf {
         let options = ["-fsanitize=address", "-fno-omit-frame-pointer"];
         veloc::program(self.folder.path(), &format!("tests/programs/c/{source}"), &options)
@@ -63,7 +63,7 @@ impl Bed {
 
     fn command_on(&self, ranks: usize, program: &Path, arguments: &[&str]) -> Command {
         let mut command = mpirun(ranks, self.folder.path(), program, arguments);
-        // What MPI leaks is none of our business.
+        // Leaks in MPI are not this test's concern.
         command.env("ASAN_OPTIONS", "detect_leaks=0");
         for name in
             ["BIVOUAC_JOB_NAME", "BIVOUAC_LOCAL_DIRECTORY", "BIVOUAC_GLOBAL_DIRECTORY", "BIVOUAC_LOCAL_ALLOW_TMPFS"]
@@ -77,7 +77,7 @@ impl Bed {
         self.command(program, arguments).output().expect("mpirun")
     }
 
-    /// A run that memcheck watches, which must end well and without a finding of ours.
+    /// Runs a program under memcheck. It must succeed, and memcheck must find no fault of this package.
     fn run_under_memcheck(&self, ranks: usize, program: &Path, arguments: &[&str]) -> String {
         let arguments = memcheck::arguments(self.folder.path(), program, arguments);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -87,7 +87,7 @@ impl Bed {
         said
     }
 
-    /// The files below a directory whose path holds `mark`.
+    /// The files below a directory whose paths contain `mark`.
     fn files(&self, directory: &str, mark: &str) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut folders = vec![self.path(directory)];
@@ -104,7 +104,7 @@ impl Bed {
         found
     }
 
-    /// The containers of one version on scratch and on persistent storage.
+    /// The containers of one version, on scratch and on persistent storage.
     fn containers(&self, version: u64) -> Vec<PathBuf> {
         let mark = format!("-v{version:010}-");
         let files = ["scratch", "persistent"].map(|directory| self.files(directory, &mark));
@@ -115,7 +115,7 @@ impl Bed {
     }
 }
 
-/// Flips a bit in each half: in the data of both ranks, where they share a container.
+/// Flips a bit in each half of a file: in both ranks' data if they share a container.
 fn flip(path: &Path) {
     let file = std::fs::File::options().read(true).write(true).open(path).expect("opens");
     let length = file.metadata().expect("a length").len();
@@ -131,7 +131,7 @@ fn cut_in_half(path: &Path) {
     file.set_len(file.metadata().expect("a length").len() / 2).expect("cut");
 }
 
-/// What VELOC itself would have written for one rank of the program with steps.
+/// The bytes that VELOC itself would have written for one rank of `veloc_steps`.
 fn written_by_veloc(rank: usize, step: i32) -> Vec<u8> {
     let many = 50_000 + 1000 * rank;
     let value = |at: usize| 1e6 * rank as f64 + 1e3 * f64::from(step) + (at % 1000) as f64;
@@ -150,17 +150,18 @@ fn every_function_does_what_it_says_and_survives_every_mistake() {
     let bed = Bed::new();
     let (background, waits) = (bed.config("async.cfg", "mode = async\n"), bed.config("sync.cfg", "mode = sync\n"));
     let wrong = bed.config("wrong.cfg", "mode = fast\n");
-    // Both ranks write to one file: mpirun may itself cut lines in two.
+    // Both ranks write to one file, because mpirun may itself cut lines in two.
     let program = bed.watched("veloc_calls.c");
     let script = ["-c", r#"exec "$@" 2>> errors"#, "sh", program.to_str().expect("UTF-8"), &background, &waits, &wrong];
     let said = bed.run(Path::new("sh"), &script);
     let errors = std::fs::read_to_string(bed.path("errors")).expect("UTF-8");
     assert!(said.status.success(), "{errors}");
     assert_eq!(line(&printed(&said), "calls:"), "done");
-    // A failure is told once, and with its reason.
+    // A failure is reported once, with its reason.
     assert!(errors.contains("VELOC_Init: ") && errors.contains("mode = fast: it must be sync or async"), "{errors}");
     assert!(bed.files("scratch/veloc-files", "").is_empty(), "routed files are gone");
-    // In one piece, though two ranks speak at once: after the library's own lines, one function and what it says.
+    // Each line is in one piece, although two ranks print at the same time: besides the library's own lines, each has one
+    // function and its message.
     for line in errors.lines().filter(|line| !line.starts_with('[') && !line.starts_with("bivouac: ")) {
         let functions = line.split_whitespace().filter(|word| word.contains("VELOC_") && word.ends_with(':'));
         assert!(line.starts_with("VELOC_") && functions.count() == 1, "{line:?} in\n{errors}");
@@ -195,7 +196,7 @@ fn programs_for_the_class_of_veloc_save_structures_and_restore_them_in_the_next_
     }
 }
 
-/// VELOC does not begin without its directories; neither do we.
+/// VELOC does not start without its directories, and neither does this library.
 #[test]
 fn directories_that_cannot_be_used_end_init() {
     let bed = Bed::new();
@@ -230,7 +231,7 @@ fn a_program_compiled_against_either_header_is_the_same_program() {
     let library = format!("-L{}", bed.path("lib").display());
     compile_with(bed.folder.path(), "abi", &[source], &["-std=c11"], &[&library, "-lveloc-client"]);
     let plus = bed.program("veloc_plus.cpp");
-    // Linked with VELOC's name alone, and run without mpirun and MPI.
+    // This program is linked only under VELOC's name, and runs without mpirun and MPI.
     let status = Command::new(plus).env("LD_LIBRARY_PATH", library_path(&bed)).stderr(Stdio::null()).status();
     assert!(status.expect("runs").success());
     let symbols = |path: &Path| {
@@ -243,7 +244,7 @@ fn a_program_compiled_against_either_header_is_the_same_program() {
 }
 
 fn library_path(bed: &Bed) -> String {
-    // mpirun's helper makes the link to the library's name.
+    // The helper for mpirun makes the link with the library's name.
     drop(bed.command(Path::new("true"), &[]));
     bed.path("lib").to_str().expect("UTF-8").to_owned()
 }
@@ -259,13 +260,13 @@ fn a_killed_program_goes_on_and_falls_back_from_damage_on_all_ranks() {
     let said = printed(&bed.run(&steps, &[&config, "9", "0"]));
     assert_eq!((line(&said, "from").as_str(), line(&said, "reached").as_str()), ("4", "9"));
 
-    // One byte of every copy: what cannot be restored is not offered.
+    // A bit is flipped in every copy: a version that cannot be restored is not offered.
     bed.containers(9).iter().for_each(|path| flip(path));
     bed.containers(8).iter().for_each(|path| cut_in_half(path));
     let said = printed(&bed.run(&steps, &[&config, "7", "0"]));
     assert_eq!(line(&said, "from"), "7");
     assert!(!said.contains("refused"), "{said}");
-    // Without the look ahead it is the restart that refuses, on all ranks, once.
+    // Without the check in advance, the restart refuses, on all ranks and once.
     let trusting = bed.config("trusting.cfg", "mode = async\nmax_versions = 0\nverify = false\n");
     let said = printed(&bed.run(&steps, &[&trusting, "7", "0"]));
     assert!(said.starts_with("refused 9\nrefused 8\nfrom 7\n"), "{said}");
@@ -275,7 +276,8 @@ fn a_killed_program_goes_on_and_falls_back_from_damage_on_all_ranks() {
     assert_eq!((line(&said, "from").as_str(), line(&said, "reached").as_str()), ("7", "10"));
 }
 
-/// Regions of VELOC's programs belong to their ranks: another number of ranks is offered nothing, also nothing older of its own number, and is told why.
+/// Regions of VELOC's programs belong to their ranks. Another number of ranks is offered no version, not even an older one of its own
+/// number, and hears why.
 #[test]
 fn another_number_of_ranks_is_offered_nothing_and_told_why() {
     let bed = Bed::new();
@@ -289,7 +291,7 @@ fn another_number_of_ranks_is_offered_nothing_and_told_why() {
         let why = format!("version 4 was taken by 2 ranks, and these are {ranks}: start it on as many");
         assert_eq!(told.matches(&why).count(), 1, "{told}");
     }
-    // Nothing is lost: as many ranks as then go on.
+    // Nothing is lost: the original number of ranks continues.
     assert_eq!(line(&printed(&bed.run(&steps, &[&config, "5", "0"])), "from"), "4");
 }
 
@@ -344,13 +346,13 @@ fn checkpoints_that_veloc_wrote_are_read_until_there_are_newer_ones() {
     };
     for (rank, directory) in [(0, "scratch"), (1, "persistent")] {
         write(directory, rank, 40, &written_by_veloc(rank, 40));
-        // Longer than it says: VELOC does not cut what it writes again.
+        // The file is longer than its header says: VELOC does not truncate a file that it writes again.
         write("persistent", rank, 30, &[&written_by_veloc(rank, 30)[..], b"more"].concat());
     }
     write("scratch", 0, 50, &written_by_veloc(0, 50));
     let torn = written_by_veloc(1, 50);
     write("scratch", 1, 50, &torn[..torn.len() - 1]);
-    // Whole, and with no room for it on one rank: it is refused once, and not offered again.
+    // The version is whole, but does not fit on one rank: it is refused once, and not offered again.
     write("scratch", 0, 60, &written_by_veloc(0, 60));
     write("scratch", 1, 60, &written_by_veloc(2, 60));
     let said = printed(&bed.run(&steps, &[&config, "42", "0"]));
@@ -360,7 +362,7 @@ fn checkpoints_that_veloc_wrote_are_read_until_there_are_newer_ones() {
     assert_eq!(line(&said, "from"), "42");
 }
 
-/// May this test mount a small file system of its own? Otherwise says so loudly.
+/// May this test mount a small file system of its own? Prints a loud note if it may not.
 fn can_mount(test: &str) -> bool {
     let probe = "mount -t tmpfs -o size=1m bivouac-probe /mnt";
     let tried = Command::new("unshare").args(["-m", "sh", "-c", probe]).stderr(Stdio::null()).status();
@@ -372,8 +374,8 @@ fn can_mount(test: &str) -> bool {
 }
 
 impl Bed {
-    /// Runs a program with a scratch directory of 1 MiB, in a namespace of its own. After it some shell commands look at that
-    /// directory, which is `$dir`: what they print comes last.
+    /// Runs a program with a scratch directory of 1 MiB, in its own namespace. Afterwards, some shell commands inspect that directory,
+    /// which is `$dir`; their output comes last.
     fn run_on_small_scratch(&self, program: &Path, arguments: &[&str], look: &str) -> String {
         let scratch = self.path("scratch");
         std::fs::create_dir_all(&scratch).expect("made");
@@ -391,7 +393,7 @@ impl Bed {
         printed(&command.current_dir(self.folder.path()).output().expect("unshare"))
     }
 
-    /// A configuration without node memory, and without what needs it.
+    /// A configuration without node memory, and without the features that need node memory.
     fn config_without_memory(&self, more: &str) -> String {
         std::fs::write(self.path("more.toml"), "[memory]\nenabled = false\n").expect("written");
         let own = self.path("more.toml");
@@ -443,7 +445,7 @@ fn a_second_run_of_the_job_is_refused_or_takes_over_and_then_the_first_one_saves
         std::thread::sleep(Duration::from_millis(1));
     }
     let mut second = start(&["second", &config, &taking, folder]);
-    // Neither is left alone with what it waits for, whatever has become of the other.
+    // If one run ends early, the test writes the file for which the other waits.
     while first.try_wait().expect("a child").is_none() {
         if second.try_wait().expect("a child").is_some() {
             std::fs::write(bed.path("second"), "").expect("written");
@@ -476,7 +478,7 @@ fn memcheck_finds_nothing_of_ours() {
     let (background, waits) = (bed.config("async.cfg", "mode = async\n"), bed.config("sync.cfg", "mode = sync\n"));
     let wrong = bed.config("wrong.cfg", "mode = fast\n");
     let ranks = if memcheck::is_whole() { 2 } else { 1 };
-    // A restart and a checkpoint; the first steps are quicker without being watched.
+    // This runs a restart and a checkpoint; the first steps are not watched, which is quicker.
     let steps = bed.program("veloc_steps.c");
     printed(&bed.command_on(ranks, &steps, &[&background, "2", "0"]).output().expect("mpirun"));
     let said = bed.run_under_memcheck(ranks, &steps, &[&background, "3", "0"]);

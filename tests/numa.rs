@@ -1,5 +1,5 @@
-//! Pages on NUMA nodes, in machines that have several: `numa/machine.sh` boots them in QEMU, and `programs/numa_pages.rs` places
-//! pages there and looks where they are. Each of its scenarios first sees that pages are not where they are wanted.
+//! Pages on NUMA nodes, in machines that have several: `numa/machine.sh` boots the machines in QEMU, and `programs/numa_pages.rs` places
+//! pages there and checks where they are. Each of its scenarios first checks that pages are not yet where they are wanted.
 #![cfg(feature = "numa")]
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ use machines::{program, script, text};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What every machine can be asked.
+/// The scenarios that every machine can run.
 const SCENARIOS: [&str; 7] = ["calls", "scanned", "fresh", "touched", "neighbours", "held", "not-own"];
 
 /// Can machines be booted here?
@@ -29,7 +29,7 @@ fn run(options: &[&str], scenarios: &[&str]) {
     }
     let program = program("numa-pages");
     let mut command = Command::new(script());
-    // Memory that is asked for in large pieces is always untouched.
+    // Memory that a program requests in large pieces always begins untouched.
     command.env("MALLOC_MMAP_THRESHOLD_", "131072").args(["--limit", "400"]).args(options).arg("--").arg(program);
     let output = command.args(scenarios).stdin(Stdio::null()).output().unwrap();
     let out = text(&output);
@@ -68,7 +68,7 @@ fn eight_nodes_in_a_ring_of_which_one_has_no_memory() {
     run(&options, &SCENARIOS);
 }
 
-/// The machine itself: what it was asked for is there, and a command's end is its end.
+/// Tests the machine itself: it has what was requested, and passes on a command's exit status.
 #[test]
 fn a_machine_is_as_it_was_asked_for_and_passes_statuses_on() {
     if !can() {
@@ -90,7 +90,7 @@ fn a_machine_is_as_it_was_asked_for_and_passes_statuses_on() {
     assert_eq!(output.status.code(), Some(7), "{}", text(&output));
     let out = String::from_utf8_lossy(&output.stdout);
     assert_eq!(out.lines().collect::<Vec<_>>(), ["0-2", "0-3", "10 20 30 20", "0", "always madvise [never]"]);
-    // The first machine after a change of its parts says before that it is made.
+    // The first machine after a change of its parts prints first that it is being made.
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().last(), Some("said"));
     assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "kept\n");
     assert!(!Path::new(env!("WORKSPACE_ROOT")).join("not-kept").exists());

@@ -1,4 +1,4 @@
-//! Object stores as a tier: sessions, tools and faults, on servers that this project did not write.
+//! Object stores as a tier: sessions, tools and faults are tested on servers that this project did not write.
 #![cfg(feature = "object-store")]
 
 #[path = "common/limit.rs"]
@@ -24,8 +24,8 @@ use tempfile::TempDir;
 const NAME: &str = "state";
 const NODES: [u32; 4] = [0, 0, 1, 1];
 
-/// The environment of a process cannot be changed safely once it has threads: a test that needs another one runs in a child of its own.
-/// True in the child.
+/// The environment of a process cannot be changed safely once it has threads, so a test that needs another environment runs in a child
+/// process. Returns true in the child.
 fn is_child(test: &str, change: &[(&str, &str)]) -> bool {
     const CHILD: &str = "BIVOUAC_TEST_OBJECT_CHILD";
     if std::env::var_os(CHILD).is_some() {
@@ -37,7 +37,7 @@ fn is_child(test: &str, change: &[(&str, &str)]) -> bool {
     false
 }
 
-/// Two nodes and the folders that are theirs, and a place in a bucket.
+/// Two nodes with their own folders, and a prefix in a bucket.
 struct Machine {
     root: TempDir,
     endpoint: String,
@@ -46,7 +46,7 @@ struct Machine {
     change: fn(&mut Config),
 }
 
-/// What a restart told one rank.
+/// The result of a restart on one rank.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     version: Option<u64>,
@@ -63,7 +63,7 @@ impl Machine {
         self.root.path().join(format!("{name}-{node}"))
     }
 
-    /// All that the nodes have.
+    /// Removes everything that the nodes have.
     fn lose_nodes(&self) {
         for folder in NODES.iter().flat_map(|node| [self.folder("memory", *node), self.folder("local", *node)]) {
             _ = std::fs::remove_dir_all(folder);
@@ -90,7 +90,7 @@ impl Machine {
         config
     }
 
-    /// Runs `body` on all ranks, each on its own thread. Sessions that it does not close end as those of killed processes do.
+    /// Runs `body` on all ranks, each on its own thread. Sessions that `body` does not close end like those of killed processes.
     fn try_run<T: Send>(&self, body: impl Fn(u32, Session) -> T + Sync) -> Vec<Result<T, Error>> {
         for folder in NODES.iter().flat_map(|node| [self.folder("memory", *node), self.folder("local", *node)]) {
             std::fs::create_dir_all(folder).expect("a folder");
@@ -148,7 +148,7 @@ impl Machine {
     }
 }
 
-/// The data of a rank at a version: about five MiB, so that a node has several parts.
+/// The data of a rank at a version: about five MiB, so that a node's upload has several parts.
 fn data(rank: u32, version: u64) -> Vec<u64> {
     let length = 700_000 + 7_001 * rank as usize;
     (0..length as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(rank) << 32) ^ version).collect()
@@ -194,7 +194,7 @@ fn a_job_goes_on_from_the_bucket_alone_and_each_node_has_one_object() {
         limit::wait_until("retention has let version 1 go", || machine.objects().len() == 2);
     });
     assert_eq!(machine.objects(), [(2, node_objects.clone()), (3, node_objects)]);
-    // The nodes come back with nothing.
+    // The nodes return empty.
     machine.lose_nodes();
     let stats: Vec<(Seen, Stats)> = machine.run(|rank, session| {
         let seen = restart(&session, rank);
@@ -207,7 +207,7 @@ fn a_job_goes_on_from_the_bucket_alone_and_each_node_has_one_object() {
             .iter()
             .all(|(_, stats)| stats.restored_bytes[TierId::OBJECT] > 5 << 20 && stats.committed[TierId::OBJECT] == 1)
     );
-    // The first rank of each node has written for both.
+    // The first rank of each node has written for both of its ranks.
     let flushed = |rank: usize| stats[rank].1.flushed_bytes[TierId::OBJECT];
     assert!(flushed(0) > 10 << 20 && flushed(1) == 0 && flushed(2) > 10 << 20 && flushed(3) == 0);
     machine.lose_nodes();
@@ -282,7 +282,7 @@ fn below_a_parallel_file_system_the_bucket_is_the_last_resort_and_both_are_one_s
     machine.lose_nodes();
     let seen = machine.restart();
     assert!(seen.iter().all(|seen| seen.tier == Some("global")), "{seen:?}");
-    // The file system is gone as well. What is made there anew is of the same store.
+    // The file system is gone as well. A new directory in its place belongs to the same store.
     machine.lose_nodes();
     std::fs::remove_dir_all(machine.root.path().join("global")).expect("it goes");
     let seen = machine.run(|rank, session| {
@@ -318,7 +318,7 @@ fn a_bucket_that_belongs_to_another_store_is_not_used() {
     }
 }
 
-/// The claims of a run are renewed; the next run watches them, and is refused.
+/// A run renews its claims; the next run watches these, and is refused.
 #[test]
 fn of_two_runs_at_once_the_second_is_refused() {
     if !is_child("of_two_runs_at_once_the_second_is_refused", &[]) {
@@ -336,7 +336,7 @@ fn of_two_runs_at_once_the_second_is_refused() {
     });
     for refused in refused[0].as_ref().expect("of rank 0") {
         let why = refused.as_ref().expect_err("somebody is alive").to_string();
-        // By the claim in the bucket it is a session of this very process.
+        // The claim in the bucket shows that the session belongs to this very process.
         assert!(why.contains("has a session of job") && why.contains("as generation 1"), "{why}");
     }
 }
@@ -487,7 +487,7 @@ fn wrong_credentials_are_named_and_never_shown() {
     }
 }
 
-/// A store that lists late shows a restart an older version, and nothing that is wrong.
+/// A store whose lists lag shows a restart an older version, but nothing wrong.
 #[test]
 fn a_list_that_lags_costs_a_version_and_no_more() {
     if !is_child("a_list_that_lags_costs_a_version_and_no_more", &[]) {
@@ -504,7 +504,7 @@ fn a_list_that_lags_costs_a_version_and_no_more() {
     let newest = std::fs::read_dir(series(&hidden)).unwrap().flatten().map(|entry| entry.path()).max().unwrap();
     let claims = series(&hidden).with_file_name("claims");
     machine.lose_nodes();
-    // The newest folder, and the claim of the run that has made it, are not listed yet.
+    // The newest folder, and the claim of the run that made it, are not listed yet.
     let lagging = Lagging::before(server.address, vec![newest.clone(), claims.join("g000001")]);
     let late = Machine {
         endpoint: lagging.endpoint(),
@@ -517,7 +517,7 @@ fn a_list_that_lags_costs_a_version_and_no_more() {
     assert_eq!(Machine::on(server.endpoint()).restart(), from_bucket(2));
 }
 
-/// A proxy whose lists lack some names.
+/// A proxy whose lists omit some names.
 struct Lagging(Proxy);
 
 impl Lagging {
@@ -531,7 +531,7 @@ impl Lagging {
     }
 }
 
-/// A store that takes the question whether an object exists, and does not heed it.
+/// A store that accepts the condition that an object must not exist, but ignores it.
 #[test]
 fn a_store_that_cannot_tell_who_came_first_says_so_and_works() {
     if !is_child("a_store_that_cannot_tell_who_came_first_says_so_and_works", &[]) {
@@ -556,7 +556,7 @@ fn what_nobody_finishes_is_seen_by_nobody() {
     let upload = tier.begin(&path, Writers::One).unwrap();
     upload.reserve(40 << 20).unwrap();
     upload.write_at(0, &vec![1; 20 << 20]).unwrap();
-    // Parts are on their way or have arrived.
+    // Some parts are on their way, and some may have arrived.
     std::thread::sleep(Duration::from_millis(500));
     assert!(tier.all_series().unwrap().is_empty() && tier.open(&path).is_err());
     drop(upload);
@@ -589,7 +589,7 @@ fn the_tools_take_a_url_where_they_take_a_directory() {
     assert!(status == 0 && out.contains("committed") && out.matches(NAME).count() == 2, "{out}{err}");
     let (status, out, err) = run(&["verify", &root]);
     assert!(status == 0, "{out}{err}");
-    // A folder below the root, and one that is not there.
+    // One folder is below the root, and one does not exist.
     let job = machine.tier().all_series().unwrap()[0].job.clone();
     let (status, out, err) = run(&["ls", &format!("{root}/{job}/ranks/{NAME}")]);
     assert!(status == 0 && out.matches(NAME).count() == 2, "{out}{err}");
@@ -605,7 +605,7 @@ fn the_tools_take_a_url_where_they_take_a_directory() {
     std::fs::write(&object, bytes).unwrap();
     let (status, out, err) = run(&["verify", &root]);
     assert!(status == 1 && (out + &err).contains("damaged"));
-    // The newest stays unless that is forced; the run ended without closing its claim, and nobody renews it.
+    // The newest version stays unless its removal is forced. The run ended without closing its claim, and nobody renews it.
     let (status, out, err) = run(&["rm", "--yes", &format!("{root}/{job}/ranks/{NAME}/{folder}")]);
     assert!(status == 2 && err.contains("--force"), "{out}{err}");
     let (status, out, err) = run(&["rm", "--yes", "--force", &format!("{root}/{job}/ranks/{NAME}/{folder}")]);
@@ -624,7 +624,7 @@ fn a_drain_brings_what_a_node_still_has_to_the_bucket() {
     let mut machine = Machine::on(server.endpoint());
     machine.change = |config| config.job.object.every = 100.into();
     machine.take(&[1], Level::System);
-    // The first goes everywhere, the second stays in node memory, and the job is killed.
+    // The first version goes to all tiers, the second stays in node memory, and then the job is killed.
     machine.run(|rank, session| {
         restart(&session, rank);
         take(&session, rank, 2, Level::System).expect("the first of a run goes everywhere");

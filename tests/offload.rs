@@ -1,5 +1,5 @@
-//! Checkpoints that are marked and sent from live memory, with the real session on ranks that are threads of this process, each with the host twin
-//! for a device.
+//! Checkpoints that are marked and then sent from live memory, with the real session on ranks that are threads of this process. Each rank
+//! has a host twin as its device.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const ALWAYS: OffloadConfig =
     OffloadConfig { mode: OffloadMode::Always, audit: true, host_writes: HostWrites::Watched };
 
-/// What a program has on its device: one region that changes all the time, and one that never does.
+/// A program's regions on its device: one that changes all the time, and one that never does.
 struct Program {
     p: DeviceSpan,
     table: DeviceSpan,
@@ -30,7 +30,7 @@ impl Program {
         Program { p: rank.span(&content(rank.rank, 0, 1, P_BYTES)), table }
     }
 
-    /// Work on the stream that makes `p` what it is in a version, declared before or not.
+    /// Enqueues the work that gives `p` its contents in a version; with `offload`, the write is declared first.
     fn compute(&self, rank: &Rank, offload: Option<&Offload>, version: u64) {
         if let Some(offload) = offload {
             offload.before_write(&self.p, &*rank.stream).expect("declared");
@@ -49,7 +49,7 @@ impl Program {
         checkpoint.capture()
     }
 
-    /// The version that comes back, and from where.
+    /// Restores the newest version, and returns its number and the tier from which it came.
     fn restart(rank: &Rank, session: &Session) -> Option<(u64, &'static str)> {
         let load = |restorer: &mut Attempt| {
             let version: u64 = restorer.value("version")?;
@@ -70,7 +70,7 @@ impl Program {
     }
 }
 
-/// The heads with which files of a folder begin.
+/// The headers with which the files of a folder begin.
 fn shards_in(folder: &Path) -> Vec<ShardHeader> {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let heads = entries.flat_map(|path| match path.is_dir() {
@@ -80,7 +80,7 @@ fn shards_in(folder: &Path) -> Vec<ShardHeader> {
     heads.collect()
 }
 
-/// Bytes that the files of a folder take up.
+/// The number of bytes that the files of a folder occupy.
 fn allocated_in(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry"));
     entries.map(|entry| entry.metadata().expect("there").blocks() * 512).sum()
@@ -93,7 +93,7 @@ fn prepared(rank: &Rank, session: &Session) -> (bivouac_core::Caches, Offload) {
     (caches, offload)
 }
 
-/// With a buffer for all, for some, and for nothing; audited or not.
+/// The buffer has room for everything, for some, or for nothing; the marks are audited or not.
 #[test]
 fn what_was_marked_is_restored_though_the_program_went_on_at_once() {
     for (buffer_bytes, audit) in [(8 * MIB, true), (MIB, true), (0, true), (MIB, false)] {
@@ -111,7 +111,7 @@ fn what_was_marked_is_restored_though_the_program_went_on_at_once() {
             let stats = offload.stats();
             assert_eq!((stats.marks, stats.refused), (5, 0), "{stats:?}");
             assert_eq!(stats.bytes, 5 * (P_BYTES + Q_BYTES) as u64);
-            // The slots of the third one and later held the table already.
+            // The slots of the third and later versions already held the table.
             assert!(stats.equal_bytes > 0, "{stats:?}");
             assert_eq!(stats.doubled_bytes > 0, buffer_bytes > 0, "{stats:?}");
             assert!(buffer_bytes >= 8 * MIB || stats.urgent_bytes > 0, "{stats:?}");
@@ -136,7 +136,7 @@ fn a_write_that_was_not_declared_is_refused_on_all_ranks_and_twice_in_a_row_is_e
         let twin = rank.twin.as_ref().expect("the device is a twin");
         let step = |version: u64, is_declared: bool, is_marked: bool| {
             program.compute(rank, Some(&offload), version);
-            // Nothing has been sent when it writes.
+            // Nothing has been sent yet when the program writes.
             let is_late = !is_declared && rank.rank == VICTIM;
             let stopped = (is_late && is_marked).then(|| twin.stop_link());
             let pending = program.mark(rank, session, &offload, version);
@@ -149,13 +149,13 @@ fn a_write_that_was_not_declared_is_refused_on_all_ranks_and_twice_in_a_row_is_e
         for version in [2, 3] {
             let heard = step(version, false, true);
             let error = heard.clone().expect_err("refused");
-            // Whichever block was sent first.
+            // The error names the block that was sent first, whichever that is.
             let says = |block: usize| format!("\"p\" has changed in bytes {} to {} ", block << 14, (block + 1) << 14);
             assert!((0..P_BYTES >> 14).any(|block| error.contains(&says(block))), "{error}");
             assert!(error.contains("before_write"), "{error}");
             names_the_victim(rank.rank, heard, "no write to it was declared");
         }
-        // The victim copies now, and nobody is hurt.
+        // Now the victim copies, and no rank has an error.
         assert!(step(4, false, false).is_ok());
         let is_victim = rank.rank == VICTIM;
         assert_eq!(session.stats().staged_captures, u64::from(is_victim));
@@ -184,7 +184,7 @@ fn where_the_cache_has_room_it_is_copied_and_not_marked() {
     }
 }
 
-/// Without [`Offload::prepare`] the first slots are pinned once they were used.
+/// Without [`Offload::prepare`], the first slots are pinned after their first use.
 #[test]
 fn slots_that_are_not_ready_are_for_copies_and_are_made_ready() {
     let machine = Machine { offload: ALWAYS, ..Machine::new() };
@@ -204,7 +204,7 @@ fn slots_that_are_not_ready_are_for_copies_and_are_made_ready() {
     });
 }
 
-/// Two, and a third one where the local tier reads them, if there is room for three.
+/// Two slots are made ready, and a third one if the local tier reads them and there is room for three.
 #[test]
 fn as_many_slots_are_made_ready_as_take_turns() {
     for (memory_only, shard, slots) in [(true, 32, 2), (false, 32, 3), (false, 100, 2)] {
@@ -220,7 +220,7 @@ fn as_many_slots_are_made_ready_as_take_turns() {
     }
 }
 
-/// At this rate one takes more than two seconds, and there are forty votes of others behind it.
+/// At this rate, one checkpoint takes more than two seconds, and forty votes of others depend on it.
 #[test]
 fn who_waits_for_a_marked_checkpoint_is_not_held_up_by_the_pace() {
     let stagger = StaggerConfig { rate: FlushRate::Bytes(MIB), ..StaggerConfig::default() };
@@ -276,7 +276,7 @@ fn a_device_that_is_lost_behind_the_mark_is_a_no_that_all_ranks_hear() {
     });
 }
 
-/// A whole number of checkpoints on a real device, with a buffer for all, for some, and for nothing.
+/// Takes a number of checkpoints on a real device, with a buffer for everything, for some, and for nothing.
 #[cfg(feature = "cuda")]
 #[test]
 fn what_was_marked_is_restored_on_a_gpu() {
@@ -308,7 +308,7 @@ fn what_was_marked_is_restored_on_a_gpu() {
             let stats = offload.stats();
             assert_eq!((stats.marks, stats.refused), (50, 0), "{stats:?}");
             assert_eq!(Program::restart(rank, session), Some((50, "memory")));
-            // And one that says nothing, before anything can have been sent.
+            // This write is not declared, and comes before anything can have been sent.
             if audit {
                 let heavy = [256 * MIB; 2].map(|bytes| gpu.allocate(bytes).expect("room"));
                 let pending = program.mark(rank, session, &offload, 51);
@@ -326,7 +326,7 @@ fn what_was_marked_is_restored_on_a_gpu() {
     }
 }
 
-/// What is marked comes down before the session ends, whichever goes first.
+/// Marked data is copied to the host before the session ends, whichever object is dropped first.
 #[test]
 fn nothing_that_was_marked_is_lost_by_an_end() {
     for order in 0..3 {
@@ -344,7 +344,7 @@ fn nothing_that_was_marked_is_lost_by_an_end() {
                     drop((offload, caches));
                 }
             }
-            // It is gone, and what it has counted is not.
+            // The object is gone, but its counters are not.
             assert_eq!(session.stats().offload.marks, 1);
             session.close().expect("closes");
         });

@@ -1,5 +1,6 @@
-//! Thousands of marks on a GPU, while kernels and CUDA graphs write from several streams: what is restored is what the regions were when they were marked.
-#![deny(unsafe_code)] // But for the example's `card` and `gpu`.
+//! Thousands of marks on a GPU, while kernels and CUDA graphs write from several streams: a restart loads the regions as they were
+//! when they were marked.
+#![deny(unsafe_code)] // The example's modules `card` and `gpu` are exceptions.
 #![cfg(feature = "cuda")]
 
 #[allow(dead_code)]
@@ -24,18 +25,18 @@ use program::Machine;
 use program::gpu::Gpu;
 use std::sync::Arc;
 
-/// Bytes of the regions; the second one ends inside a block.
+/// The lengths of the regions in bytes. The second region ends inside a block.
 const REGIONS: [u64; 2] = [6 * MIB, MIB + 52];
 /// Rounds with each number of streams, unless `BIVOUAC_TEST_ROUNDS` says otherwise.
 const ROUNDS: u64 = 500;
-/// Each so manieth version is loaded and compared.
+/// One version in this many is loaded and compared.
 const LOOKED_AT: u64 = 8;
 
 fn rounds() -> u64 {
     std::env::var("BIVOUAC_TEST_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"))
 }
 
-/// A CUDA graph of one stream, and what it writes to.
+/// A CUDA graph of one stream, and the regions to which it writes.
 struct Graph {
     graph: cudarc::driver::CudaGraph,
     regions: Vec<usize>,
@@ -49,7 +50,7 @@ struct Program {
     regions: Vec<DeviceSpan>,
     /// The regions as they were at the last mark.
     shadows: Vec<DeviceSpan>,
-    /// Behind the last work on each region.
+    /// Moments after the last work on each region.
     last: Vec<Option<Arc<dyn Moment>>>,
 }
 
@@ -71,7 +72,7 @@ impl Program {
         program
     }
 
-    /// What comes next on a stream comes behind the work on these regions.
+    /// Makes later work on a stream wait for the work on these regions.
     fn follow(&self, stream: usize, regions: &[usize]) {
         for last in regions.iter().filter_map(|region| self.last[*region].as_ref()) {
             self.streams[stream].stream().wait_for(&**last).expect("our own moment");
@@ -83,7 +84,7 @@ impl Program {
         regions.iter().for_each(|region| self.last[*region] = Some(moment.clone()));
     }
 
-    /// Some kernels, or a graph, on some stream, declared before.
+    /// Declares and enqueues some kernels, or a graph, on some stream.
     fn work(&mut self, offload: &Offload) {
         let stream = self.rng.below(self.streams.len() as u64) as usize;
         if self.rng.chance(1, 3) {
@@ -98,7 +99,7 @@ impl Program {
         let part = part(&self.regions[region], &mut self.rng);
         offload.before_write(&part, self.streams[stream].stream()).expect("declared");
         self.follow(stream, &[region]);
-        // Of random length.
+        // The work has a random length.
         for _ in 0..1 + self.rng.below(6) {
             fill(&self.streams[stream], &part, self.rng.next_u64() as u32);
         }
@@ -122,7 +123,7 @@ impl Program {
         checkpoint.capture().expect("marked")
     }
 
-    /// What is restored, and the shadows, are the same.
+    /// Checks that the restored regions are equal to the shadows.
     fn compare(&self, session: &Session, version: u64) {
         let mut loaded = REGIONS.map(|bytes| vec![0u8; bytes as usize]);
         let restored = session.begin_restore(NAME).run(|restorer: &mut Attempt| {
@@ -152,7 +153,7 @@ fn fill(stream: &Gpu, part: &DeviceSpan, seed: u32) {
     stream.launch(Kernel::Fill, &[part], numbers).expect("enqueued");
 }
 
-/// Records a graph that writes to parts of regions. While it is recorded nothing can be declared.
+/// Records a graph that writes to parts of regions. During the recording, nothing can be declared.
 fn graph(stream: &Gpu, regions: &[DeviceSpan], offload: &Offload, rng: &mut Rng) -> Graph {
     let touched: Vec<usize> = (0..regions.len()).filter(|_| rng.chance(1, 2)).collect();
     let parts: Vec<DeviceSpan> = touched.iter().map(|region| part(&regions[*region], rng)).collect();
@@ -163,12 +164,12 @@ fn graph(stream: &Gpu, regions: &[DeviceSpan], offload: &Offload, rng: &mut Rng)
     for part in &parts {
         (0..1 + rng.below(4)).for_each(|seed| fill(stream, part, seed as u32));
     }
-    // A graph without anything in it is none.
+    // The driver makes no graph of an empty recording.
     let scratch = stream.device().allocate(4096).expect("room");
     fill(stream, &scratch, 3);
     let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     let graph = launches.end_capture(flags).expect("recorded").expect("a graph");
-    // Its scratch lives as long: the graph's set names it, too, and memory that is not saved is ignored.
+    // The scratch memory lives as long as the graph: the graph's write set includes it as well, and memory that is not saved is ignored.
     let set = offload.write_set("graph", &[parts, vec![scratch]].concat());
     Graph { graph, regions: touched, set }
 }
@@ -196,7 +197,7 @@ fn run(gpu: &Gpu, streams: usize, buffer_bytes: u64, audit: bool) {
         }
         offload.settle();
         let stats = offload.stats();
-        // A few find the slot of an older version not free yet, and another one not pinned: these are copied.
+        // A few marks find a slot that an older version still uses, and others find one that is not pinned yet: these are copied.
         assert!(stats.marks > rounds() * 9 / 10 && stats.refused == 0, "{stats:?}");
         eprintln!("{streams} streams, a buffer of {buffer_bytes}, audit {audit}: {stats:?}");
     });

@@ -1,4 +1,4 @@
-//! What people read holds to `docs/GLOSSARY.md`.
+//! The texts that users read keep to `docs/GLOSSARY.md`.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The pages, without the glossary itself. Figures and the list of changes say what others call things.
+/// The pages, without the glossary itself. Figures and the change log are left out, because they
+/// use the terms of others.
 fn pages() -> Vec<PathBuf> {
     let mut pages: Vec<PathBuf> = ["README.md", "include/bivouac.h", "include/bivouac.hpp", "src/ARCHITECTURE.md"]
         .iter()
@@ -28,7 +29,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The words that the glossary refuses, in small letters.
+/// The words that the glossary refuses, in lower case.
 fn refused(glossary: &str) -> Vec<String> {
     let rows = glossary
         .lines()
@@ -43,7 +44,7 @@ fn refused(glossary: &str) -> Vec<String> {
         .collect()
 }
 
-/// Each line as prose: without code, comment signs and what surrounds words.
+/// Each line as prose: without code, comment signs and the punctuation around words.
 fn prose(text: &str) -> Vec<(usize, String)> {
     let mut is_code = false;
     let mut lines = Vec::new();
@@ -56,7 +57,7 @@ fn prose(text: &str) -> Vec<(usize, String)> {
             continue;
         }
         let spoken: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ");
-        // What ends a sentence stands between words; a dot inside of a word does not end one.
+        // The end of a sentence becomes a word of its own; a dot inside a word does not end a sentence.
         let spoken = spoken.to_lowercase().replace([';', ':', '!', '?'], " . ").replace(". ", " . ");
         let words = spoken.split(|letter: char| !(letter.is_alphanumeric() || "'-_.".contains(letter)));
         let words = words
@@ -66,7 +67,7 @@ fn prose(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-/// Where a text has one of these, also across the end of a line.
+/// The places where a text contains one of these words, even across the end of a line.
 fn found(text: &str, refused: &[String]) -> Vec<(usize, String)> {
     let lines = prose(text);
     let mut found = Vec::new();
@@ -99,7 +100,7 @@ fn pages_use_the_words_of_the_glossary() {
     assert!(wrong.is_empty(), "docs/GLOSSARY.md has other words for these:\n{}", wrong.join("\n"));
 }
 
-/// The text of a page without what stands in fences and in code.
+/// The text of a page without fenced code and inline code.
 fn without_code(text: &str) -> String {
     let mut is_code = false;
     let lines = text.lines().map(|line| {
@@ -113,14 +114,14 @@ fn without_code(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Where the links of a page lead.
+/// The targets of a page's links.
 fn links(text: &str) -> Vec<String> {
     let text = without_code(text);
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     targets.map(|(target, _)| target.to_owned()).collect()
 }
 
-/// The anchors of a page's headings, as Git hosts and mdBook make them.
+/// The anchors of a page's headings, in the forms of Git hosts and mdBook.
 fn anchors(text: &str) -> Vec<String> {
     let mut is_code = false;
     let mut anchors: Vec<String> = Vec::new();
@@ -139,7 +140,7 @@ fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// The links of a page that lead nowhere.
+/// The links of a page whose targets do not exist.
 fn broken(page: &Path, text: &str) -> Vec<String> {
     let leads = |link: &String| {
         let (path, anchor) = link.split_once('#').map_or((link.as_str(), None), |(path, anchor)| (path, Some(anchor)));
@@ -183,7 +184,7 @@ fn a_link_to_no_page_or_no_heading_is_found() {
     );
 }
 
-/// Each page is in the contents of the site, once.
+/// The table of contents of the site lists each page once.
 #[test]
 fn the_contents_of_the_site_have_each_page() {
     let contents = links(&read(&root().join("docs/SUMMARY.md")));

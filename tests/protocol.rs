@@ -1,8 +1,8 @@
-//! The rows of the damage table that are about what ranks call, and when: disagreement, lateness, other numbers of ranks,
-//! other regions, other configurations, other thread levels, several sessions and several runs, and all ways to end.
+//! The rows of the damage table about the calls of ranks and their times: disagreement, lateness, other numbers of ranks, other regions,
+//! other configurations, other thread levels, several sessions and several runs, and all ways to end.
 //!
-//! Each test runs `tests/programs/protocol_worker.rs` under `mpirun` with four ranks and compares the lines that
-//! the ranks print. Figures of time are limits for a hang, never for speed.
+//! Each test runs `tests/programs/protocol_worker.rs` under `mpirun` with four ranks and compares the lines that the
+//! ranks print. Times are limits for a hang, and never a measure of speed.
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const RANKS: u32 = 4;
 
-/// Directories of their own for one job, gone at the end, also after a failure.
+/// Directories for one job only, removed at the end, even after a failure.
 struct Store {
     folder: tempfile::TempDir,
     env: Vec<(String, String)>,
@@ -34,7 +34,7 @@ impl Store {
             ("BIVOUAC_LOCAL_DIRECTORY", path("local")),
             ("BIVOUAC_LOCAL_ALLOW_TMPFS", "true".to_owned()),
             ("BIVOUAC_GLOBAL_DIRECTORY", path("global")),
-            // Long enough for a busy machine, short enough to see a hang.
+            // This is long enough for a busy machine, and short enough to notice a hang.
             ("BIVOUAC_TIMEOUTS_ABANDON", "40s".to_owned()),
             ("BIVOUAC_TEST_DIR", folder.path().display().to_string()),
         ];
@@ -42,7 +42,7 @@ impl Store {
         Store { folder, env }
     }
 
-    /// The same with one more variable.
+    /// Sets one more variable.
     fn with(mut self, key: &str, value: &str) -> Store {
         self.set(key, value);
         self
@@ -61,7 +61,7 @@ impl Store {
         self.env.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
     }
 
-    /// Runs a scenario on `ranks` ranks to its end; None without an `mpirun`.
+    /// Runs a scenario on `ranks` ranks to its end. Returns `None` if there is no `mpirun`.
     fn run_on(&self, ranks: u32, scenario: &[&str]) -> Option<Answer> {
         let program = worker();
         let mut args = vec![program.as_os_str()];
@@ -74,7 +74,7 @@ impl Store {
         self.run_on(RANKS, scenario)
     }
 
-    /// Runs a scenario that must end well.
+    /// Runs a scenario that must succeed.
     fn succeed(&self, scenario: &[&str]) -> Option<Answer> {
         let answer = self.run(scenario)?;
         assert!(answer.success, "{}", answer.text);
@@ -89,7 +89,7 @@ impl Store {
     }
 }
 
-/// The program, which Cargo builds beside the tests: `target/<profile>/examples/protocol-worker`.
+/// The program, which Cargo builds with the tests: `target/<profile>/examples/protocol-worker`.
 fn worker() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let path = own.ancestors().nth(2).unwrap().join("examples/protocol-worker");
@@ -102,7 +102,7 @@ struct Answer {
     ranks: u32,
     success: bool,
     stdout: String,
-    /// Everything, for messages.
+    /// The whole output, for messages.
     text: String,
 }
 
@@ -142,7 +142,7 @@ impl Answer {
         all[0]
     }
 
-    /// The error that all ranks are told, which has all these words in it.
+    /// The error that all ranks get, which contains all these words.
     fn error(&self, label: &str, words: &[&str]) -> &str {
         let text = self.same(label);
         assert!(text.starts_with("error "), "{label} should fail: {text}\n{}", self.text);
@@ -235,7 +235,7 @@ fn impatient() -> Store {
     Store::new().with("BIVOUAC_TIMEOUTS_WARN", "700ms").with("BIVOUAC_TIMEOUTS_ABANDON", "3s")
 }
 
-/// Ranks 1 (between rank 3 and the root), 3 and 2 do not call, one after the other, then all go on.
+/// Ranks 1 (which is between rank 3 and the root), 3 and 2 make no call, one after the other; then all ranks continue.
 fn late_ranks_are_named(store: &Store, late: &[&str]) {
     let Some(answer) = store.succeed(&[&["late"], late].concat()) else { return };
     for late in late {
@@ -352,7 +352,7 @@ fn a_deliberate_return_to_an_older_version_leaves_the_newer_ones_behind() {
     third.has("restored", third.ok("restored"), &["version=4 generation=2 seed=2 ", "left_behind=false"]);
     assert_eq!(third.ok("versions"), "g2v4 g1v6-left g1v5-left g1v4-left g1v3 g1v2 g1v1");
 
-    // An abandoned one by name: what follows descends from it.
+    // This restores an abandoned version by name: later versions descend from it.
     let fourth = store.be_killed(&["go-back", "6", "7"]).unwrap();
     fourth.has("restored", fourth.ok("restored"), &["version=6 generation=1 seed=1 ", "left_behind=true"]);
     fourth.ok("committed");
@@ -441,7 +441,7 @@ fn every_thread_level_and_an_application_that_initialised_mpi_itself() {
         ("raw", "auto"),
         ("multiple", "sockets"),
     ];
-    // Each mode restores what the one before it has written.
+    // Each mode restores what the previous one wrote.
     for (index, (threads, progress)) in modes.into_iter().enumerate() {
         store.set("BIVOUAC_TEST_THREADS", threads);
         store.set("BIVOUAC_ENGINE_PROGRESS", progress);
@@ -454,7 +454,7 @@ fn every_thread_level_and_an_application_that_initialised_mpi_itself() {
     last.ok("close");
 }
 
-/// What MPI lets threads do is no matter: a program that computes for long without any call has its checkpoints at all levels.
+/// Checkpoints do not depend on MPI's thread level: a program that computes for long without any call gets its checkpoints at all levels.
 #[test]
 fn levels_are_committed_while_ranks_make_no_call_at_all() {
     for threads in ["raw", "single", "funneled", "serialized", "multiple"] {
@@ -497,7 +497,7 @@ fn a_second_session_on_the_same_communicator_is_refused_unless_it_has_a_group_of
     }
 }
 
-/// A job that runs beside others. Dropping it kills its ranks.
+/// A job that runs alongside others. Dropping it kills its ranks.
 struct Background {
     launcher: Child,
     output: PathBuf,
@@ -539,7 +539,7 @@ impl Background {
         }
     }
 
-    /// What it has printed so far: `mpirun` passes on pieces of lines.
+    /// The job's output so far, in which `mpirun` may have passed on pieces of lines.
     fn text(&self) -> String {
         limit::lines_written_to(&self.output)
     }
@@ -549,7 +549,7 @@ impl Background {
         Answer { ranks: RANKS, success, stdout: text.clone(), text }
     }
 
-    /// Waits until the output satisfies `ready`; fails if the job ends before or takes too long.
+    /// Waits until the output satisfies `ready`. Fails if the job ends earlier or takes too long.
     fn wait_for(&mut self, what: &str, ready: impl Fn(&Answer) -> bool) {
         let started = Instant::now();
         while !ready(&self.answer(true)) {
@@ -572,7 +572,7 @@ impl Background {
         }
     }
 
-    /// Process ids of the ranks, as they said themselves.
+    /// The ranks' process ids, as the ranks printed them.
     fn ranks(&self) -> Vec<u32> {
         self.answer(true).lines("pid").iter().filter_map(|(_, pid)| pid.parse().ok()).collect()
     }
@@ -609,7 +609,7 @@ fn a_zombie_of_an_older_generation_is_fenced_and_its_files_never_mix_with_the_ne
     let Some(mut zombie) = Background::start(&store, &[], &["serve", "1"], "zombie.txt") else { return };
     zombie.wait_for("version 3", |answer| served(answer, 0).len() >= 3);
 
-    // While the first run lives, a second one is refused.
+    // While the first run is alive, a second one is refused.
     store.succeed(&["open"]).unwrap().error("opened", &["is alive", "generation 1", "take_over"]);
 
     zombie.signal(rustix::process::Signal::STOP);
@@ -622,7 +622,7 @@ fn a_zombie_of_an_older_generation_is_fenced_and_its_files_never_mix_with_the_ne
     zombie.wait_for("the zombie's news that it is superseded", |answer| {
         (0..RANKS).all(|rank| served(answer, rank).iter().any(|text| text.contains("superseded")))
     });
-    // Superseded or not, the application computes on, and so does the newer one.
+    // Superseded or not, the application continues to compute, and so does the newer one.
     let (old, new) = (served(&zombie.answer(true), 0).len(), served(&newer.answer(true), 0).len());
     zombie.wait_for("more steps of the zombie", |answer| served(answer, 0).len() >= old + 5);
     newer.wait_for("more versions of the newer run", |answer| served(answer, 0).len() >= new + 3);
@@ -634,13 +634,13 @@ fn a_zombie_of_an_older_generation_is_fenced_and_its_files_never_mix_with_the_ne
     newer.ok("close");
     assert!(newer.success, "{}", newer.text);
 
-    // What the zombie says after it was told: errors only, and the same on all ranks.
+    // After it was told, the zombie prints only errors, the same on all ranks.
     for rank in 0..RANKS {
         let lines = served(&zombie, rank);
         let told = lines.iter().position(|text| text.contains("superseded")).unwrap();
         assert!(told >= before.saturating_sub(1), "fenced before anybody took over\n{}", zombie.text);
         assert!(lines[told..].iter().all(|text| text.contains(" error ")), "{}", zombie.text);
-        // On the root the next capture fails at once; the others hear of it in the verdict.
+        // On the root, the next capture fails at once; the other ranks hear of the failure in the verdict.
         let brief = |lines: &[&str]| -> Vec<String> {
             lines.iter().map(|text| text.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect()
         };
@@ -654,7 +654,7 @@ fn a_zombie_of_an_older_generation_is_fenced_and_its_files_never_mix_with_the_ne
         good.map(|text| text.split(' ').next().unwrap().to_owned()).collect()
     };
     assert!(served(&newer, 0).iter().all(|text| text.contains(" ok ")), "{}", newer.text);
-    // The newer run began where the zombie's last commit was, and the next run continues the newer one.
+    // The newer run began from the zombie's last commit, and the next run continues from the newer one.
     let restored = newer.same("restored");
     let last = committed(&zombie).iter().filter_map(|text| text["version=".len()..].parse::<u64>().ok()).max().unwrap();
     newer.has("restored", restored, &["generation=1 seed=1"]);
@@ -677,12 +677,12 @@ fn should_checkpoint_and_should_exit_give_one_answer_on_all_ranks() {
     let by_seconds = calls("by-seconds");
     assert!(!by_seconds.is_empty() && by_seconds.windows(2).all(|pair| pair[0] < pair[1]));
     assert!(!calls("by-overhead").is_empty());
-    // Two to measure, and then after as long as pays.
+    // The first two checkpoints are for measuring; each later one is due when it pays.
     assert!(calls("by-auto").len() >= 3, "{}", answer.text);
     assert_eq!(answer.same("tuned"), "true", "{}", answer.text);
     for label in ["by-signal", "by-file", "by-time"] {
         let calls = calls(label);
-        // Once yes, always yes.
+        // After the first yes, the answer is always yes.
         assert!(calls.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{label}: {calls:?}");
         assert!(label == "by-time" || calls[0] >= 30, "{label}: {calls:?}");
     }
@@ -698,7 +698,7 @@ fn mpi_finalize_before_close_and_sessions_that_are_never_closed() {
             let Some(answer) = store.succeed(&["end", how, &version.to_string()]) else { return };
             let restored = answer.ok("restored");
             if version > 10 {
-                // At least what was committed; the one behind it may have made it as well.
+                // The committed version is restored, or the next one, which may have been committed as well.
                 let number: u64 = restored["version=".len()..].split(' ').next().unwrap().parse().unwrap();
                 assert!(number == version - 10 || number == version - 9, "{how} {progress}: {restored}");
             }
@@ -709,7 +709,8 @@ fn mpi_finalize_before_close_and_sessions_that_are_never_closed() {
     }
 }
 
-/// A mark that is open when the run ends does no harm, whatever has become of its blocks. `BIVOUAC_TEST_EVERY=1`: each end in each state.
+/// A mark that is open when the run ends does no harm, whatever state its blocks are in. `BIVOUAC_TEST_EVERY=1` tests
+/// each end in each state.
 #[test]
 fn an_end_of_any_kind_in_any_state_of_a_mark() {
     let mut store = Store::new();
@@ -727,11 +728,11 @@ fn an_end_of_any_kind_in_any_state_of_a_mark() {
             let Some(answer) = store.run(&scenario) else { return };
             assert_eq!(answer.success, how != "kill", "{}", answer.text);
             let restored: u64 = answer.ok("restored")["version=".len()..].parse().unwrap();
-            // At least what was committed; the one that was marked may have made it as well.
+            // The committed version is restored, or the marked one, which may have been committed as well.
             let last = version.saturating_sub(10);
             assert!(restored == last || (last > 0 && restored == last + 1), "{how} {state}: {}", answer.text);
             answer.ok("committed");
-            // What finds no room in the buffer is awaited, on its way already or sent at once.
+            // Blocks that find no room in the buffer are waited for; they are already on their way, or are sent at once.
             let is_doubled = state == "doubled" || state == "awaited";
             assert_eq!(answer.same("state"), format!("doubled={is_doubled}"), "{}", answer.text);
             if how != "kill" {

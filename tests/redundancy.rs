@@ -1,5 +1,5 @@
-//! Checkpoints that survive lost nodes, with the real session on ranks that are threads of this process: each "node" has a
-//! memory folder and a local folder of its own, and losing it means deleting both.
+//! Checkpoints that survive lost nodes, with the real session on ranks that are threads of this process. Each "node" has its own memory
+//! folder and local folder; losing the node means deleting both.
 
 #[path = "common/limit.rs"]
 mod limit;
@@ -21,21 +21,21 @@ use tempfile::TempDir;
 const NAME: &str = "state";
 const NEVER: u64 = 1 << 40;
 
-/// Some nodes and the folders that are theirs.
+/// Some nodes with their own folders.
 struct Machine {
     root: TempDir,
     scheme: Scheme,
     local_every: u64,
     peers_every: u64,
     global_every: u64,
-    /// Bytes of node memory, by node.
+    /// The size of node memory in bytes, by node.
     memory_bytes: fn(u32) -> u64,
     workers: Workers,
     store: PartStore,
     interval_steps: u64,
 }
 
-/// What one rank saw.
+/// The result of a restart on one rank.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     version: Option<u64>,
@@ -83,7 +83,7 @@ impl Machine {
         config.job.redundancy.store = self.store;
         config.job.redundancy.every = self.peers_every.into();
         config.job.local.every = self.local_every.into();
-        // The first checkpoint of a run goes to every tier that is on, and a level counts for those below it.
+        // The first checkpoint of a run goes to every enabled tier, and a level includes those below it.
         config.job.global_enabled = self.global_every < NEVER;
         config.job.global.every = self.global_every.into();
         config.job.global_directory = self.root.path().join("global");
@@ -159,7 +159,7 @@ fn restart(session: &Session, rank: u32) -> Seen {
 }
 
 const NODES: [u32; 8] = [0, 0, 1, 1, 2, 2, 3, 3];
-/// The same ranks after node 2 was lost: node 4 takes its place.
+/// The same ranks after node 2 was lost and node 4 has replaced it.
 const WITH_SPARE: [u32; 8] = [0, 0, 1, 1, 4, 4, 3, 3];
 
 fn scheme(text: &str) -> Scheme {
@@ -217,7 +217,7 @@ fn after_a_restart_with_shards_of_other_nodes_a_checkpoint_is_due_at_once() {
     assert!(restart_and_ask(&machine, &NODES).iter().all(|due| *due == [false, false, true]));
     machine.lose(2);
     assert!(restart_and_ask(&machine, &WITH_SPARE).iter().all(|due| *due == [true, false, true]));
-    // Nobody wants to be asked: never.
+    // With an interval of 0, no checkpoint is ever due.
     machine.lose(4);
     machine.interval_steps = 0;
     assert!(restart_and_ask(&machine, &WITH_SPARE).iter().all(|due| *due == [false; 3]));
@@ -229,7 +229,7 @@ fn ranks_land_on_other_nodes_and_no_redundancy_is_needed_for_that() {
     for ended in machine.run(&NODES, |rank, session| take(session, rank, 1, Level::NodeReboot)) {
         assert_eq!(ended, Ok(Level::NodeReboot));
     }
-    // All in another order; the memory of node 1 is gone, its disk is not.
+    // All ranks are on other nodes. The memory of node 1 is gone, but its disk is not.
     std::fs::remove_dir_all(machine.memory(1)).expect("its memory goes");
     let moved = [3, 2, 1, 0, 3, 2, 1, 0];
     for (rank, seen) in machine.run(&moved, |rank, session| restart(session, rank)).iter().enumerate() {
@@ -265,7 +265,7 @@ fn without_a_thread_for_messages_the_calls_themselves_move_shards_and_parity() {
 fn parts_on_the_local_tier_survive_a_reboot_of_all_nodes_and_the_loss_of_one() {
     for text in ["partner", "xor(4)", "rs(2,2)"] {
         let machine = Machine { store: PartStore::Local, ..Machine::new(scheme(text)) };
-        // Several, so that retention has something to do.
+        // There are several versions, so that retention has something to do.
         for ended in machine.run(&NODES, |rank, session| {
             (1..=4).try_for_each(|version| take(session, rank, version, Level::NodeLoss).map(drop))
         }) {
@@ -282,7 +282,7 @@ fn parts_on_the_local_tier_survive_a_reboot_of_all_nodes_and_the_loss_of_one() {
     }
 }
 
-/// The folder of the series in which a version lies, and the version's operation.
+/// The folder of the series that holds a version, and the version's operation.
 fn find(folder: &Path, version: u64) -> Option<(PathBuf, u64)> {
     let inside = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     inside.filter(|path| path.is_dir()).find_map(|path| {
@@ -293,7 +293,7 @@ fn find(folder: &Path, version: u64) -> Option<(PathBuf, u64)> {
     })
 }
 
-/// Node 0 has more ranks than the others together, so some of them keep nothing for anybody.
+/// Node 0 has more ranks than the other nodes together, so some of its ranks keep no parts.
 #[test]
 fn a_rank_whose_own_shard_did_not_reach_the_local_tier_votes_no_also_when_it_keeps_no_parts() {
     let nodes = [0, 0, 0, 0, 1, 2];
@@ -304,7 +304,7 @@ fn a_rank_whose_own_shard_did_not_reach_the_local_tier_votes_no_also_when_it_kee
             let first = take(session, rank, 1, Level::NodeLoss);
             barrier.wait();
             if rank == victim {
-                // Where the next version's file of this rank belongs there is a folder: only its own rename fails.
+                // A folder is in the place of this rank's file of the next version: only its own rename fails.
                 let (series, operation) = find(&machine.local(0), 1).expect("version 1");
                 let key = CheckpointKey {
                     generation: Generation(1),
@@ -332,7 +332,7 @@ fn a_rank_whose_own_shard_did_not_reach_the_local_tier_votes_no_also_when_it_kee
 
 #[test]
 fn a_protected_version_stays_on_disk_when_memory_had_to_give_it_up_and_later_ones_are_not_protected() {
-    // A node has room for two shards and not for three: the shard and the copy of version 1 go for the shard of version 2.
+    // A node has room for two shards but not for three: the shard and the copy of version 1 make room for the shard of version 2.
     let machine = Machine {
         store: PartStore::Local,
         local_every: 1,
@@ -387,7 +387,7 @@ fn two_nodes_are_lost_at_once_with_two_parities_or_two_copies() {
 #[test]
 fn two_lost_nodes_are_too_many_for_xor_which_falls_back_to_the_global_tier() {
     let machine = Machine { global_every: 2, ..Machine::new(scheme("xor(4)")) };
-    // Version 1 goes to the global tier, version 2 does not.
+    // Version 1 goes to the global tier, and version 2 does not.
     for ended in machine.run(&NODES, |rank, session| {
         take(session, rank, 1, Level::System).and_then(|_| take(session, rank, 2, Level::NodeLoss))
     }) {
@@ -399,7 +399,7 @@ fn two_lost_nodes_are_too_many_for_xor_which_falls_back_to_the_global_tier() {
     for (rank, seen) in machine.run(&nodes, |rank, session| restart(session, rank)).iter().enumerate() {
         assert_eq!((seen.version, &seen.error), (Some(1), &None), "rank {rank}");
     }
-    // Without the global tier there is nothing, and that is said.
+    // Without the global tier nothing can be restored, and the error says so.
     let machine = Machine::new(scheme("xor(4)"));
     let taken = machine.run(&NODES, |rank, session| take(session, rank, 1, Level::NodeLoss));
     assert!(taken.iter().all(Result::is_ok));
@@ -411,7 +411,7 @@ fn two_lost_nodes_are_too_many_for_xor_which_falls_back_to_the_global_tier() {
     }
 }
 
-/// Turns one bit of the last third of each file below `folder` whose name `is_wanted`, where there is data.
+/// Flips one bit in the last third of each file below `folder` for which `is_wanted` holds, if that part holds data.
 fn flip(folder: &Path, is_wanted: impl Fn(&[u8]) -> bool) -> usize {
     let mut flipped = 0;
     for entry in std::fs::read_dir(folder).expect("a folder") {
@@ -419,7 +419,7 @@ fn flip(folder: &Path, is_wanted: impl Fn(&[u8]) -> bool) -> usize {
         let mut bytes = std::fs::read(&path).expect("its bytes");
         let heads: Vec<usize> = (0..bytes.len()).step_by(4096).filter(|at| is_wanted(&bytes[*at..])).collect();
         for head in heads {
-            // Well inside the bodies of these shards, which are at least 300 kB long.
+            // The bit is well inside the bodies of these shards, which are at least 300 kB long.
             bytes[head + 70_000] ^= 4;
             flipped += 1;
         }
@@ -436,7 +436,7 @@ fn is_parity(bytes: &[u8]) -> bool {
     bytes.starts_with(b"BVKPRTY1")
 }
 
-/// Turns a bit of a rank's shard of a version around, in the memory of a run that lives.
+/// Flips one bit in a rank's shard of a version, in the memory of a living run.
 fn flip_alive(folder: &Path, rank: u32, version: u64) {
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -459,7 +459,7 @@ fn a_bit_that_flips_before_a_shard_is_protected_is_found_before_anybody_relies_o
         let ended = machine.run(&NODES, |rank, session| {
             take(session, rank, 1, Level::NodeLoss)?;
             together.wait();
-            // Nothing is sent before all have captured.
+            // Nothing is sent before all ranks have captured.
             let hit = if rank == 3 { Some(capture(session, rank, 2)?) } else { None };
             hit.iter().for_each(|_| flip_alive(&machine.memory(1), 3, 2));
             together.wait();
@@ -523,7 +523,7 @@ fn a_damaged_part_is_no_harm_where_its_holder_has_another_copy_of_it() {
 
 #[test]
 fn a_flipped_bit_between_the_regions_of_a_surviving_member_is_found_before_it_counts() {
-    // Which of the survivors a rebuild takes is the code's choice.
+    // The redundancy code decides which survivors a rebuild uses.
     for node in [0, 1, 3] {
         let machine = Machine::new(scheme("rs(2,2)"));
         take_two(&machine, &NODES);
@@ -536,7 +536,7 @@ fn a_flipped_bit_between_the_regions_of_a_surviving_member_is_found_before_it_co
             for head in heads {
                 let length = u64::from_le_bytes(bytes[head + 128..head + 136].try_into().expect("eight bytes"));
                 let last = head + length as usize - 1;
-                // Where an older shard was, its memory is in use again.
+                // Memory that an older shard used is used again, so the byte need not be 0.
                 if bytes[last] == 0 {
                     bytes[last] = 1;
                     flipped += 1;
@@ -588,7 +588,7 @@ fn a_node_that_comes_back_with_an_old_disk_is_not_believed() {
     let machine = Machine { local_every: 1, ..Machine::new(scheme("xor(4)")) };
     let taken = machine.run(&NODES, |rank, session| take(session, rank, 1, Level::NodeLoss));
     assert!(taken.iter().all(Result::is_ok));
-    // Node 2 goes away with version 1 on its disk; the run goes on elsewhere, to another version 1 and a version 2.
+    // Node 2 leaves with version 1 on its disk. The run continues with a spare, and takes version 2.
     let aside = machine.root.path().join("aside");
     std::fs::rename(machine.local(2), &aside).expect("its disk goes with it");
     std::fs::remove_dir_all(machine.memory(2)).expect("its memory goes");
@@ -598,7 +598,7 @@ fn a_node_that_comes_back_with_an_old_disk_is_not_believed() {
         take(session, rank, 2, Level::NodeLoss)
     });
     assert!(ended.iter().all(Result::is_ok), "{ended:?}");
-    // It is back, with its old disk, and node 4 is lost.
+    // Node 2 is back, with its old disk, and node 4 is lost.
     std::fs::rename(&aside, machine.local(2)).expect("its disk is back");
     machine.lose(4);
     for (rank, seen) in machine.run(&NODES, |rank, session| restart(session, rank)).iter().enumerate() {
@@ -612,7 +612,7 @@ fn a_loss_before_the_new_run_has_protected_anything_is_survived_as_well() {
     let machine = Machine::new(scheme("rs(2,2)"));
     take_two(&machine, &NODES);
     machine.lose(2);
-    // The second run dies after its restart, before its first checkpoint is protected; another node goes with it.
+    // The second run dies after its restart, before its first checkpoint is protected; another node is lost with it.
     let seen = machine.run(&WITH_SPARE, |rank, session| restart(session, rank));
     assert!(seen.iter().all(|seen| seen.version == Some(2)));
     machine.lose(4);
@@ -638,7 +638,7 @@ fn memory_for_redundancy_is_reported_when_it_does_not_suffice() {
         let _ = rank;
         last
     });
-    // 64 MiB a node hold 4 shards of 8 MiB twice, not 8 of them.
+    // 64 MiB on a node hold 4 shards of 8 MiB twice, but not 8 of them.
     for ended in ended {
         let error = ended.expect_err("there is no room");
         assert!(error.contains("no room") && error.contains("memory.budget"), "{error}");

@@ -1,7 +1,7 @@
 //! The physics of `mpi-examples/rtm.rs`, without MPI: waves travel, are absorbed, and show reflectors where they are.
 //!
-//! The example's own files are compiled into this test; shots are migrated with `--reference`'s wavefields.
-#![deny(unsafe_code)] // But for the example's `gpu`.
+//! The example's own files are compiled into this test; shots are migrated with the wavefields of `--reference`.
+#![deny(unsafe_code)] // The example's module `gpu` is an exception.
 
 #[allow(dead_code)]
 #[cfg(feature = "cuda")]
@@ -45,7 +45,7 @@ fn twin(survey: &Survey) -> Twin {
     Twin::new(survey.shape, 1 << 30).unwrap()
 }
 
-/// The image of the only shot over `truth`, migrated with `smooth`.
+/// The image of the only shot over `truth`, migrated with the ground `smooth`.
 fn migrate(machine: &dyn Machine, survey: &Survey, truth: &Ground, smooth: &Ground) -> Vec<f32> {
     let (truth, smooth) = (machine.medium(survey, truth).unwrap(), machine.medium(survey, smooth).unwrap());
     let mut migration = Migration::new(machine, survey, &truth, &smooth).unwrap();
@@ -53,7 +53,7 @@ fn migrate(machine: &dyn Machine, survey: &Survey, truth: &Ground, smooth: &Grou
     migration.shot(0, &mut wavefields, &mut Recorder::new(false), &|| {}).unwrap()
 }
 
-/// Fires the shot over a ground of 2000 m/s and shows every step's field.
+/// Fires the shot over a ground of 2000 m/s, and passes the field of every step to `look`.
 fn fire(survey: &Survey, sponge: &[f32], mut look: impl FnMut(usize, &[f32])) {
     let shape = &survey.shape;
     let courant = Ground::from_fn(shape.grid, |_, _| 2000.0).courant(shape, survey.seconds_per_step());
@@ -109,14 +109,15 @@ fn a_plane_reflector_is_imaged_at_its_depth() {
     let grid = Grid { nx: 96, nz: 96 };
     let survey = survey(grid, 640);
     for depth in [40, 56] {
-        // Velocity changes between rows depth - 1 and depth.
+        // The velocity changes between the rows depth - 1 and depth.
         let truth = Ground::from_fn(grid, |_, z| if z < depth { 2000.0 } else { 2600.0 });
         let smooth = Ground::from_fn(grid, |_, _| 2000.0);
         let mut image = Image::new(grid);
         image.add(&migrate(&twin(&survey), &survey, &truth, &smooth));
         let image = image.filtered();
         for x in [40, 48, 56] {
-            // A faster layer is a positive reflector. Near the surface source and receivers themselves are seen.
+            // A faster layer is a positive reflector. Near the surface, the source and the receivers
+            // themselves are visible.
             let value = |z: &usize| image.pixels[z * grid.nx + x];
             let peak = (24..94).max_by(|a, b| value(a).total_cmp(&value(b))).unwrap();
             assert!(peak.abs_diff(depth) <= 1, "column {x}: the peak is in row {peak}, the reflector in row {depth}");
@@ -155,7 +156,7 @@ fn sums_do_not_depend_on_who_made_the_images_and_digests_see_every_bit() {
     assert_ne!(image.digest(), digest);
 }
 
-/// Needs the NVRTC library but no GPU: CI installs it.
+/// This test needs the NVRTC library but no GPU: CI installs the library.
 #[cfg(feature = "cuda")]
 #[test]
 fn the_kernels_compile() {
@@ -169,7 +170,7 @@ fn the_kernels_compile() {
     }
 }
 
-/// The same formulas, rounded differently.
+/// Both use the same formulas, with different rounding.
 #[cfg(feature = "cuda")]
 #[test]
 fn a_gpu_makes_the_image_that_the_twin_makes() {

@@ -1,10 +1,10 @@
 //! `bivouac run` and `bivouac halt`, and the hooks in the session that they need.
 //!
-//! `supervised` runs the supervisor on scripts that stand in for a launcher and its job: every outcome can be had at
-//! will, and no MPI is needed; `resize` does so for jobs whose number of ranks changes. `session` looks at what a real session writes and obeys. `mpi` puts both together: heat2d
-//! under `mpirun`, killed, stopped and halted, and a program in C under plain `MPI_Init` (`BIVOUAC_TEST_KILLS`: how often it is killed;
-//! default 3, the whole row 10). `template` runs the scripts of `launch/slurm` with commands that play SLURM, `batch` does so for other
-//! batch systems, and runs the supervisor in their jobs.
+//! `supervised` runs the supervisor on scripts that play a launcher and its job: every outcome can be produced at will, and no MPI is
+//! needed. `resize` does the same for jobs whose number of ranks changes. `session` checks what a real session writes and obeys. `mpi`
+//! combines both: heat2d under `mpirun`, killed, stopped and halted, and a program in C under plain `MPI_Init` (`BIVOUAC_TEST_KILLS`: how
+//! often it is killed; default 3, the whole row 10). `template` runs the scripts of `launch/slurm` with commands that play SLURM. `batch`
+//! does the same for other batch systems, and runs the supervisor in their jobs.
 #![forbid(unsafe_code)]
 
 #[path = "run/batch.rs"]

@@ -1,8 +1,8 @@
-//! What agreement costs as jobs grow: messages per rank and message delays, for 2 to 4096 ranks.
+//! The cost of agreement as jobs grow: messages per rank and message delays, for 2 to 4096 ranks.
 //!
-//! The real coordination core of every rank, in one thread; messages take one delay each. A checkpoint on three tiers
-//! is three reductions (the call, the local level, the global level), an election that succeeds at once is three as well (look,
-//! vote, end). The table is printed; `BIVOUAC_TEST_WRITE_RESULTS=1` also writes it to `benches/results/`:
+//! The test runs the real coordination core of every rank in one thread; each message takes one delay. A checkpoint on three tiers is three
+//! reductions (the call, the local level, the global level). An election that succeeds at once is three as well (look, vote, end). The
+//! table is printed; `BIVOUAC_TEST_WRITE_RESULTS=1` also writes it to `benches/results/`:
 //!
 //! ```text
 //! BIVOUAC_TEST_WRITE_RESULTS=1 cargo nextest run --test scaling --no-capture
@@ -19,16 +19,16 @@ use bivouac_core::format::codec;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What one job of so many ranks did.
+/// The cost of one job on this many ranks.
 #[derive(Clone, Copy, Default)]
 struct Cost {
-    /// Messages that the busiest rank sent.
+    /// The number of messages from the rank that sent the most.
     sent_max: u64,
-    /// Messages in all.
+    /// The total number of messages.
     sent: u64,
-    /// Message delays from the first vote to the last verdict, all reductions together.
+    /// The number of message delays from the first vote to the last verdict, for all reductions together.
     delays: u64,
-    /// Bytes of the longest message.
+    /// The length of the longest message in bytes.
     bytes_max: u64,
 }
 
@@ -45,7 +45,7 @@ impl Job {
         Job { cores, sent: vec![0; ranks as usize], cost: Cost::default() }
     }
 
-    /// One reduction: all ranks vote at once, messages arrive one delay later, until every rank has the verdict.
+    /// Runs one reduction: all ranks vote at once, and messages arrive one delay later, until every rank has the verdict.
     fn reduce(&mut self, round: Round, payload: impl Fn(u32) -> Payload) {
         let votes = (0..self.cores.len() as u32).map(|rank| {
             let ballot = Ballot::of(Rank(rank), 7, "checkpoint \"heat\" version 12 with 3 regions", payload(rank));
@@ -105,7 +105,7 @@ fn checkpoint(ranks: u32, per_node: u32) -> Cost {
     job.reduce(Round { operation: 1, phase: Phase::Call }, |_| Payload::Bits { all: 1, any: 1 });
     job.reduce(Round { operation: 1, phase: Phase::Level(1) }, |_| Payload::None);
     job.reduce(Round { operation: 1, phase: Phase::Level(3) }, |rank| {
-        // The rank that publishes its node's container names it.
+        // The rank that publishes its node's container names that container.
         let ranks: Vec<Rank> = (rank..rank + per_node).map(Rank).collect();
         let info = ContainerInfo { file: format!("c{rank:06}.bvc"), bytes: 1 << 30, ranks };
         Payload::gathered(if rank % per_node == 0 { vec![info] } else { Vec::new() }).expect("short")
@@ -131,7 +131,7 @@ fn election(ranks: u32, per_node: u32) -> Cost {
     job.cost()
 }
 
-/// Halvings until one is left.
+/// The number of halvings from `n` to 1.
 fn log2_ceil(n: u32) -> u64 {
     u64::from(u32::BITS - n.saturating_sub(1).leading_zeros())
 }
@@ -148,7 +148,7 @@ fn a_checkpoint_and_an_election_cost_a_few_messages_per_rank_and_logarithmic_tim
             for (operation, cost) in
                 [("checkpoint", checkpoint(ranks, per_node)), ("election", election(ranks, per_node))]
             {
-                // Up and down a binary tree of nodes and one of the node's ranks, three times.
+                // A reduction goes up and down a binary tree of nodes and a tree of the node's ranks, and this happens three times.
                 let bound = 3 * 2 * (log2_ceil(ranks / per_node + 1) + log2_ceil(per_node + 1));
                 let mean = cost.sent as f64 / f64::from(ranks);
                 writeln!(

@@ -1,5 +1,5 @@
-//! Histories in collective checkpoints: sealed in the middle of a backward pass, with versions on all tiers, and loaded after a
-//! restart. The real session on ranks that are threads of this process, each with a host twin for a device.
+//! Histories in collective checkpoints: they are sealed in the middle of a backward pass, with versions on all tiers, and loaded after a
+//! restart. The real session runs on ranks that are threads of this process, each with a host twin as its device.
 #![forbid(unsafe_code)]
 
 #[path = "common/limit.rs"]
@@ -20,7 +20,7 @@ use std::time::Duration;
 const NAME: &str = "adjoint";
 const WAVE: &str = "wave";
 const VERSIONS: u64 = 20;
-/// Where the backward pass is sealed: versions below this one are left.
+/// The place in the backward pass at which the history is sealed: the versions below this one are left.
 const LEFT: u64 = 10;
 
 /// A node whose histories have little memory.
@@ -28,7 +28,7 @@ fn node() -> Machine {
     Machine { device_bytes: 4 * MIB, history_bytes: [3 * MIB, 64 * MIB], local_every: 1, ..Machine::new() }
 }
 
-/// Runs `body` on all ranks, each with caches of its own.
+/// Runs `body` on all ranks, each with its own caches.
 fn run<T: Send>(machine: &Machine, ranks: u32, body: impl Fn(&Rank, &Session, &Caches) -> T + Sync) -> Vec<T> {
     machine.run(ranks, |rank, session| {
         let caches = session.caches_with(rank.device.clone(), |config| config.line_bytes = MIB).expect("caches");
@@ -36,12 +36,12 @@ fn run<T: Send>(machine: &Machine, ranks: u32, body: impl Fn(&Rank, &Session, &C
     })
 }
 
-/// Length of the field `p`, in device memory: whole numbers of `f64`, and not of blocks.
+/// The length of the field `p`, in device memory: a multiple of the length of an `f64`, but not of the block.
 fn p_bytes(version: u64) -> usize {
     600_000 + version as usize * 30_008
 }
 
-/// Length of the field `mask`, in host memory.
+/// The length of the field `mask`, in host memory.
 fn mask_bytes(version: u64) -> usize {
     10_001 + version as usize
 }
@@ -58,7 +58,7 @@ impl Rank {
         self.stream.finish().expect("overwritten");
     }
 
-    /// Restores a version; digests of what came back, which is right.
+    /// Restores a version, checks its data, and returns the digests of that data.
     fn restore(&self, history: &History, version: u64) -> String {
         let (p, mut mask) = (self.span(&vec![0; p_bytes(version)]), vec![0u8; mask_bytes(version)]);
         let fields = &mut [FieldMut::device::<f64>("p", &p), FieldMut::host("mask/1", &mut mask)];
@@ -69,7 +69,7 @@ impl Rank {
         format!("{version} {} {}", digest_bytes(&p), digest_bytes(&mask))
     }
 
-    /// The forward pass.
+    /// Runs the forward pass.
     fn forward(&self, caches: &Caches) -> History {
         let history = caches.history(WAVE, Keep::UntilRead);
         history.hint((0..VERSIONS).rev());
@@ -90,7 +90,7 @@ fn seal(session: &Session, version: u64, history: &History) -> bivouac_core::Res
     checkpoint.capture()
 }
 
-/// The history that is restored, how many versions it has, and from which tier they came.
+/// Loads the history, and returns it with the number of its versions and the tier from which they came.
 fn load(session: &Session, caches: &Caches) -> (History, u64, &'static str) {
     let mut loaded = None;
     let restored = session.begin_restore(NAME).run(|restorer| {
@@ -106,12 +106,12 @@ fn load(session: &Session, caches: &Caches) -> (History, u64, &'static str) {
     (history, versions, restored.tier.name())
 }
 
-/// Seals in the middle of a backward pass, goes on with it, dies, and goes on from the restored history.
+/// Seals in the middle of a backward pass, continues the pass, dies, and continues from the restored history.
 fn a_backward_pass_goes_on_after_a_restart(machine: &Machine, ranks: u32, tier: &str) {
     let uninterrupted = run(machine, ranks, |rank, session, caches| {
         let history = rank.forward(caches);
         rank.backward(&history, LEFT..VERSIONS);
-        // Until the links have brought what there is room for, so that it lies on all three tiers: they stand still then.
+        // This waits until the links have filled the room in all three tiers, and have stopped.
         let moved = || history.stats().moved_bytes;
         let mut before = [0; 4];
         while before[3] == 0 || before != moved() {
@@ -124,7 +124,7 @@ fn a_backward_pass_goes_on_after_a_restart(machine: &Machine, ranks: u32, tier: 
         assert!(sealed.iter().all(|bytes| *bytes > 0), "versions lay on all three tiers: {sealed:?}");
         assert_eq!(session.stats().direct_captures, u64::from(tier == "local"));
         assert!(pending.wait(Level::NodeReboot).expect("committed") >= Level::NodeReboot);
-        // The versions have stayed as they were.
+        // The versions are unchanged.
         let rest = rank.backward(&history, 0..LEFT);
         assert_eq!(history.stats().failures, [0; 4]);
         rest
@@ -145,7 +145,7 @@ fn a_sealed_history_comes_back_from_node_memory() {
     a_backward_pass_goes_on_after_a_restart(&node(), 3, "memory");
 }
 
-/// With some node memory, in which the shard does not fit beside the history.
+/// Node memory has some room, but the shard does not fit next to the history.
 #[test]
 fn a_history_that_no_slot_can_hold_goes_straight_to_a_file() {
     a_backward_pass_goes_on_after_a_restart(&Machine { memory_bytes: 6 * MIB, ..node() }, 1, "local");
@@ -170,7 +170,7 @@ fn an_empty_history_is_told_from_none() {
     });
 }
 
-/// The copy of an append that has returned early is still running, and its version is in the checkpoint.
+/// The copy of an append that returned early is still running, but the checkpoint includes its version.
 #[test]
 fn what_is_enqueued_is_sealed() {
     let slow = HostModel { copy_bytes_per_s: Some(5e6), ..node().model };
@@ -221,7 +221,7 @@ fn mistakes_in_calls_are_told() {
         drop(partial);
         history.restore(5, &mut [], &*rank.stream).expect("it is there");
         seal(session, 5, &history).expect("captured").wait(Level::Process).expect("committed");
-        // It has what is to be loaded already.
+        // The history already has the versions that would be loaded.
         let error = session.begin_restore(NAME).run(|restorer| Ok(restorer.load_history(&history).map(drop)?));
         let error = error.expect_err("they exist").to_string();
         assert!(error.contains("already has a version 0"), "{error}");
@@ -248,8 +248,8 @@ fn ranks_with_other_versions_are_named() {
     });
 }
 
-/// Versions that pass the GPU cache by. One rank's copy in memory is damaged: the one in the file is captured, if there is one, or
-/// all ranks hear what happened.
+/// The versions bypass the GPU cache. One rank's copy in memory is damaged: the copy in the file is captured if there is one; otherwise all
+/// ranks hear what happened.
 #[test]
 fn a_damaged_copy_is_replaced_by_the_next_one_or_is_a_no_of_that_rank() {
     for store in [64 * MIB, 1] {
@@ -296,7 +296,7 @@ fn append_host(history: &History, version: u64, bytes: &[u8], rank: &Rank) {
     history.append(version, &[Field::host("m", bytes)], &*rank.stream).expect("room");
 }
 
-/// Between save and capture the version is consumed, and its number is used for another one, of the same length or shorter.
+/// Between save and capture, the version is consumed, and a new version of the same length or a shorter one gets its number.
 #[test]
 fn a_version_appended_anew_is_neither_sealed_for_the_old_one_nor_given_up() {
     for length in [500_000, 3] {
@@ -356,7 +356,7 @@ fn a_seal_ends_the_enqueued_append_of_another_thread() {
                 history.append_and(1, &fields, &*stream, Return::Enqueued).expect("room");
             });
             is_begun.recv().expect("begun");
-            // Into the half second of its upload; should it be missed, the test has less to say.
+            // The capture comes within the half second of the upload; if it is late, the test checks less.
             std::thread::sleep(Duration::from_millis(100));
             let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begins");
             checkpoint.save_history(history).expect("not timeouts.room later, with an error");
@@ -377,7 +377,7 @@ fn a_history_without_its_caches_is_not_sealed_as_empty() {
     });
 }
 
-/// An array of 40 rows and 6 columns, in slabs.
+/// A rank's slab of an array with 40 rows and 6 columns.
 fn slab(rank: u32, ranks: u32) -> (u64, u64) {
     let first = |rank: u32| u64::from(rank) * 40 / u64::from(ranks);
     (first(rank), first(rank + 1) - first(rank))
@@ -396,10 +396,10 @@ fn of_numbers(version: u64, numbers: &[u64]) -> Vec<u32> {
     numbers.iter().map(|number| (version * 1000 + number) as u32).collect()
 }
 
-/// What fields of versions lie on.
+/// The decompositions of the versions' fields.
 fn grid_and_mesh(session: &Session, rank: u32, ranks: u32) -> (Decomposition, Decomposition, Vec<u64>) {
     let ((first, rows), own) = (slab(rank, ranks), numbers(rank, ranks));
-    // A margin is no part of a field of a history.
+    // A field of a history has no ghost cells.
     let grid = session.decompose(Boxes::of([40, 6]).own([first, 0], [rows, 6]).halo([1, 0])).expect("it tiles");
     let mesh = session.decompose(Ids::of(500).own(own.iter().copied())).expect("each has one");
     (grid, mesh, own)

@@ -1,7 +1,7 @@
-//! The node segment across processes: real deaths, real forks, several processes at once, a full tmpfs.
+//! The node segment across processes: the tests use real deaths, real forks, several processes at once, and a full tmpfs.
 //!
-//! A test that needs other processes starts this test program again for itself alone, with a role in the environment;
-//! [`role`] says which part the process plays.
+//! A test that needs other processes starts this test program again for that test alone, with a role in the
+//! environment; [`role`] returns the part that the process plays.
 
 #[path = "common/limit.rs"]
 mod limit;
@@ -24,12 +24,12 @@ const PLACE: &str = "BIVOUAC_TEST_SEGMENT_PLACE";
 const BUDGET: u64 = 32 * MIB;
 const INFO: SealInfo = SealInfo { operation: 1, version: 10, name: 5 };
 
-/// The role of this process and the directory to play it in; `None` in the test itself.
+/// The role of this process, and the directory in which it plays that role; `None` in the test itself.
 fn role() -> Option<(String, PathBuf)> {
     Some((std::env::var(ROLE).ok()?, std::env::var_os(PLACE)?.into()))
 }
 
-/// Starts this program again to play `role` in the test of that name.
+/// Starts this program again to play `role` in the test with this name.
 fn start(test: &str, role: &str, place: &Path) -> Child {
     Command::new(std::env::current_exe().expect("own path"))
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
@@ -41,14 +41,14 @@ fn start(test: &str, role: &str, place: &Path) -> Child {
         .expect("this program starts again")
 }
 
-/// Waits until the child says `word` (the test harness says other things before).
+/// Waits until the child prints `word` (the test harness prints other lines first).
 fn wait_for(child: &mut Child, word: &str) {
     let mut lines = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
     let said = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains(word)));
     assert!(said.is_some(), "the child ended without saying {word:?}");
 }
 
-/// Blocks until the parent closes our standard input, or dies.
+/// Blocks until the parent closes this process's standard input, or dies.
 fn wait_for_parent() {
     std::io::stdin().read_to_end(&mut Vec::new()).expect("a pipe");
 }
@@ -126,7 +126,7 @@ fn processes_share_a_tight_budget_and_vote() {
         let mut rng = Rng::new(u64::from(node_rank));
         let mut previous = None;
         for round in 0..ROUNDS {
-            // A slot stays for one round, so slots of all ranks are in use at the same time.
+            // A slot is kept for one round, so all ranks use slots at the same time.
             let bytes = if rng.chance(1, 2) { rng.below(10 * KIB) } else { rng.below(6 * MIB) };
             let fill = (round as u8).wrapping_mul(3).wrapping_add(node_rank as u8);
             let current = segment.reserve(bytes).expect("usable").map(|mut slot| {
@@ -156,7 +156,7 @@ fn processes_share_a_tight_budget_and_vote() {
     }
     let place = place();
     let spec = spec(place.path(), BUDGET, RANKS);
-    // The children race with the creation; rank 0 is this process.
+    // The children compete with the creation of the segment; rank 0 is this process.
     let mut children: Vec<Child> = (1..RANKS)
         .map(|rank| start("processes_share_a_tight_budget_and_vote", &rank.to_string(), place.path()))
         .collect();
@@ -217,7 +217,7 @@ fn a_forked_child_changes_nothing() {
             unsafe { libc::_exit(failed as i32) };
         }
         let mut status = -1;
-        // SAFETY: waits for the child just made; `status` lives through the call.
+        // SAFETY: waits for the child that was just made; `status` lives through the call.
         let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!((waited, status), (child, 0), "the child counts what was not refused");
         assert!(segment.is_linked());
@@ -318,7 +318,7 @@ fn the_lease_of_a_killed_process_is_not_there_for_the_next_run() {
     assert!(old.punch_except(&[]).expect("punch") >= 5 * MIB);
 }
 
-/// A small tmpfs, gone when dropped.
+/// A small tmpfs, which is unmounted when this is dropped.
 struct SmallTmpfs(tempfile::TempDir);
 
 impl SmallTmpfs {
@@ -354,7 +354,7 @@ impl Drop for SmallTmpfs {
 #[test]
 fn a_full_tmpfs_is_no_room_and_what_is_there_stays_good() {
     for huge in [true, false] {
-        // A fresh one each time: a process that another test is just starting keeps the last segment's pages until exec.
+        // Each round needs a fresh tmpfs: a process that another test is just starting keeps the last segment's pages until exec.
         let Some(tmpfs) = SmallTmpfs::mount("8m") else { return };
         let segment = Segment::create(&spec(tmpfs.path(), 64 * MIB, 1)).expect("create");
         segment.set_huge_pages(huge);
@@ -368,7 +368,7 @@ fn a_full_tmpfs_is_no_room_and_what_is_there_stays_good() {
         assert_eq!(held.len(), 3);
         assert!(matches!(segment.refusal(), Some(Refusal::Node { .. })), "{:?}", segment.refusal());
         assert!(segment.reserve(40 * MIB).expect("usable").is_none());
-        // What is there already is still good for use.
+        // Memory that was already there can still be used.
         drop(held.pop());
         assert!(segment.reserve(2 * MIB).expect("usable").is_some());
     }
@@ -409,7 +409,7 @@ fn old_shards_are_read_on_a_full_tmpfs() {
     let old = OldSegment::open(tmpfs.path(), "node").expect("open");
     let slots = old.slots().to_vec();
     assert!(old.punch_except(&slots[..1]).expect("punch") >= 2 * MIB);
-    // Now fill every page, so that touching a hole through the map would be SIGBUS.
+    // Every page is filled now, so that touching a hole through the map would cause SIGBUS.
     let full = std::fs::write(tmpfs.path().join("other"), vec![1u8; 8 * MIB as usize]);
     assert!(full.is_err());
     let old = OldSegment::open(tmpfs.path(), "node").expect("open");

@@ -1,23 +1,25 @@
-//! The simulation: whole jobs, run after run, on machines that fail, from one seed each.
+//! The simulation: whole jobs run again and again on machines that fail; each job follows from one seed.
 //!
 //! Each seed makes a machine ([`world`]), and a job of 1 to 64 ranks runs on it several times. Runs are killed, their
-//! machines lose power or are replaced, disks fill up or fail, files rot, messages are lost, late, doubled or in
-//! disorder, ranks fall behind, and runs that everybody believes dead go on writing. After each run the checkers
-//! ([`world::truth`]) compare what ranks were told with what the next run gets back:
+//! machines lose power or are replaced, disks fill up or fail, and files rot. Messages are lost, late, doubled or in
+//! disorder, ranks fall behind, and runs that everybody believes dead continue to write. After each run the checkers
+//! ([`world::truth`]) compare what the ranks were told with what the next run gets back:
 //!
 //! - restored data is the data that was saved (compared byte by byte with the model);
 //! - all ranks restore the same checkpoint;
-//! - at least the newest one that an application was told to be committed, at a level that the damage has not reached;
-//! - the same while the run that was told so is still alive, at levels on which it looks at the claims before it commits;
-//! - where redundancy between nodes was reported, also after the loss of as many machines as it is made for;
+//! - this is at least the newest checkpoint that an application was told was committed, at a level that the damage has
+//!   not reached;
+//! - this also holds while the run that was told so is still alive, at levels where a run checks the claims before it
+//!   commits;
+//! - if redundancy between nodes was reported, this also holds after the loss of as many machines as it allows;
 //! - all ranks hear the same verdict, unless they hear none;
-//! - the memory of the node stays within its budget;
-//! - every call comes to an end, and where no process was killed and no message lost every rank comes to the end of its
+//! - node memory stays within its budget;
+//! - every call ends, and if no process was killed and no message lost, every rank reaches the end of its
 //!   work;
 //! - without faults there are no errors;
-//! - all of this with another number of ranks than before, element by element.
+//! - all of this holds with another number of ranks than before, element by element.
 //!
-//! A seed replays: the same turns in the same order at the same times.
+//! A seed can be replayed: the same turns happen in the same order at the same times.
 //!
 //! ```text
 //! BIVOUAC_TEST_SEED=17 cargo nextest run --test simulation --no-capture     one seed, with the log if RUST_LOG is set
@@ -42,14 +44,14 @@ use world::rank::{Action, Script};
 use world::truth::{Counts, Truth, Weather};
 use world::{GLOBAL_ROOT, Landings, Run, Running, World, local_root};
 
-/// Seeds of an ordinary run of the tests: about half a minute on two cores. `ci/test.sh whole` has more.
+/// The number of seeds in an ordinary run of the tests, which takes about half a minute on two cores. `ci/test.sh whole` runs more.
 const SEEDS: u64 = 100;
-/// The most ranks of a run whose number of ranks changes.
+/// The maximum number of ranks in a job whose number of ranks changes.
 const RANKS_MAX: u32 = 8;
-/// More turns than any run needs that does not hang; a rank takes some hundreds per call that times out.
+/// More turns than any run that does not hang needs; a rank takes some hundreds per call that times out.
 const TURNS_PER_RANK: u64 = 150_000;
 
-/// What all runs of one seed have in common.
+/// The properties that all runs of one seed share.
 struct Job {
     world: World,
     truth: Truth,
@@ -61,34 +63,34 @@ struct Job {
     large: bool,
     budget: u64,
     machines: Vec<u32>,
-    /// Shards land later, in half of the seeds.
+    /// Shards land later than their captures, in half of the seeds.
     lands_later: bool,
-    /// Runs have another number of ranks than those before, in a quarter of the seeds.
+    /// Runs have another number of ranks than earlier runs, in a quarter of the seeds.
     is_elastic: bool,
     generation_max: u64,
     zombie: Option<Zombie>,
     story: Vec<String>,
 }
 
-/// A run that everybody believes dead, and that goes on.
+/// A run that everybody believes dead, but that continues.
 struct Zombie {
     running: Running,
     machines: Vec<u32>,
     tolerates: u32,
     weather: Weather,
-    /// It had claimed its generation before it was cut off.
+    /// Whether it had claimed its generation before it was cut off.
     is_open: bool,
 }
 
-/// What goes wrong during one run.
+/// The faults during one run.
 #[derive(Default, Debug)]
 struct Trouble {
     weather: Weather,
     messages: FaultPlan,
     kill_all_at: Option<Duration>,
-    /// A rank, at which of its points, and when the others follow.
+    /// The rank that is killed, the point at which this happens, and the time until the others follow.
     kill_one: Option<(u32, u64, Duration)>,
-    /// A machine that is lost with all that runs on it, when, and when the other ranks follow.
+    /// A machine that is lost with everything that runs on it, the time of the loss, and the time until the other ranks follow.
     lose: Option<(u32, Duration, Duration)>,
     faults: Vec<(Duration, Duration, String, Fault)>,
     stall: Option<u32>,
@@ -130,7 +132,7 @@ impl Job {
             if config.job.local_enabled && rng.chance(1, 3) {
                 config.job.redundancy.store = PartStore::Local;
             }
-            // Only the first version goes there.
+            // Only the first version goes to the local tier.
             if rng.chance(1, 2) {
                 config.job.local.every = (1 << 40).into();
             }
@@ -141,7 +143,7 @@ impl Job {
         config.job.local.keep_last = 1 + rng.below(3);
         config.job.global.keep_last = 1 + rng.below(3);
         config.job.interval.seconds = Duration::from_millis(rng.below(2) * 30).into();
-        // A generator of its own: the other half of the seeds is as it was.
+        // This uses a generator of its own, so that the other half of the seeds does not change.
         let mut reduction = Rng::new(seed ^ 0x7ed0);
         if reduction.chance(1, 2) {
             config.job.reduction.method =
@@ -157,7 +159,7 @@ impl Job {
                 config.job.global.every = (1 + reduction.below(5)).into();
             }
         }
-        // Another one: what is left to the session.
+        // Another generator decides which settings the session chooses itself.
         let mut auto = Rng::new(seed ^ 0xa070);
         if auto.chance(1, 3) {
             let job = &mut config.job;
@@ -168,19 +170,19 @@ impl Job {
                 *every = if auto.chance(1, 2) { Choice::Auto } else { *every };
             }
         }
-        // Memory alone must have room; with other tiers a shard that finds none goes there.
+        // If memory is the only tier, it must have room; otherwise a shard that finds no room goes to the other tiers.
         let is_alone = !config.job.local_enabled && !config.job.global_enabled;
         let is_roomy = rng.chance(1, 2) || is_alone;
         let is_elastic = ranks < 64 && Rng::new(seed ^ 0xe1a5).chance(1, 4);
         let most_ranks = if is_elastic { RANKS_MAX } else { ranks };
         let budget = if is_roomy {
-            // All ranks may land on one machine.
+            // All ranks may be on one machine.
             u64::from(most_ranks.min(8)) * (16 << 20)
         } else {
             (2 << 20) * (1 + rng.below(u64::from(per_machine) + 1))
         };
         if ranks == 64 {
-            // The root watches an older claim for nine seconds, and the clock runs on while so many look at it.
+            // The root watches an older claim for nine seconds, and time passes while so many ranks watch.
             config.job.timeouts.abandon = Duration::from_secs(20);
         }
         let is_stored = config.job.redundancy.store == PartStore::Local;
@@ -213,13 +215,13 @@ impl Job {
         self.story.push(text);
     }
 
-    /// What happens to the machines between two runs.
+    /// Damages the machines between two runs.
     fn damage(&mut self) {
         let scheme = self.config.job.redundancy.scheme;
         if scheme == Scheme::None {
             return self.damage_something();
         }
-        // Mostly no more than redundancy is made for, sometimes more.
+        // Mostly, no more machines are lost than redundancy allows; sometimes, more are.
         for _ in 0..self.rng.below(u64::from(scheme.parity()) + 2) {
             match self.rng.below(8) {
                 0..=3 => {
@@ -250,7 +252,7 @@ impl Job {
         }
     }
 
-    /// The next run has another number of ranks, on machines of before or on any.
+    /// Gives the next run another number of ranks, on the machines used before or on any.
     fn resize(&mut self) {
         let used: Vec<u32> =
             self.machines.iter().copied().collect::<std::collections::BTreeSet<u32>>().into_iter().collect();
@@ -263,7 +265,7 @@ impl Job {
         self.tell(text);
     }
 
-    /// Ranks come to other machines: whole machines trade places, or each rank lands anywhere.
+    /// Moves ranks to other machines: whole machines are exchanged, or each rank goes to any machine.
     fn move_ranks(&mut self) {
         let count = u64::from(self.world.machine_count());
         if self.rng.chance(1, 2) {
@@ -305,7 +307,7 @@ impl Job {
             4 => self.rot(&local_root(machine)),
             5 => self.rot(Path::new(GLOBAL_ROOT)),
             6 => {
-                // The spare machine takes the place of one.
+                // The spare machine replaces one.
                 let spare = (0..self.world.machine_count()).find(|id| !self.machines.contains(id));
                 if let Some(spare) = spare {
                     self.tell(format!("machine {machine} is drained, {spare} takes its place"));
@@ -317,7 +319,7 @@ impl Job {
         }
     }
 
-    /// Flips bits in files, cuts them short, loses writes to them, or loses them.
+    /// Flips bits in files, truncates them, loses writes to them, or removes them.
     fn rot(&mut self, top: &Path) {
         let is_local = top != Path::new(GLOBAL_ROOT);
         for _ in 0..=self.rng.below(2) {
@@ -325,7 +327,7 @@ impl Job {
             let Some((path, length)) = files.get(self.rng.below(files.len() as u64) as usize).cloned() else { return };
             let disk = &self.world.disk;
             let how = self.rng.below(6);
-            // What a restart will look at first.
+            // This is the file that a restart will read first.
             let newest = if how == 3 { self.world.newest_container(top) } else { None };
             let path = newest.unwrap_or(path);
             let done = match how {
@@ -340,7 +342,7 @@ impl Job {
             let done = done.expect("the file is there");
             self.tell(format!("{} is {done}", path.display()));
             if path == Path::new(GLOBAL_ROOT).join("store") && done != "spared" {
-                // Another id makes another store: runs leave memory and disks of the old one alone.
+                // Another id makes another store: runs do not touch the memory and disks of the old one.
                 for machine in 0..self.world.machine_count() {
                     self.truth.lose_memory(machine, self.generation_max);
                     self.truth.lose_local(machine, self.generation_max);
@@ -349,13 +351,13 @@ impl Job {
             let mut names = path.iter().rev().map(|name| name.to_string_lossy().into_owned());
             let (file, folder, series) = (names.next(), names.next(), names.next());
             let (Some(file), Some(folder), Some(series)) = (file, folder, series) else { continue };
-            // A manifest is only a record; the shards are the checkpoint, and, where a node is lost, the parity.
+            // A manifest is only a record; the checkpoint consists of the shards and, if a node is lost, of the parity.
             if let (Some((generation, version, _)), true) = (
                 bivouac_core::base::CheckpointKey::parse_folder(&folder),
                 [".bvs", ".bvc", ".bvp"].iter().any(|ending| file.ends_with(ending)),
             ) {
                 let set = if is_local { &mut self.truth.local_damaged } else { &mut self.truth.global_damaged };
-                // Later ones of the run may refer to it.
+                // Later versions of the run may refer to this one.
                 let is_referred_to = self.config.job.reduction.method != Method::Full;
                 let last = if is_referred_to { version + 1000 } else { version };
                 set.extend((version..=last).map(|version| (series.clone(), (generation.0, version))));
@@ -368,7 +370,7 @@ impl Job {
         let is_protected = self.config.job.redundancy.scheme != Scheme::None;
         let rng = &mut self.rng;
         if rng.chance(1, 2) {
-            // What a correct protocol does not even notice.
+            // A correct protocol does not even notice these faults.
             let (duplicate, delay) = (rng.below(100) as u16, rng.below(200) as u16);
             let reorder = if rng.chance(1, 2) { rng.below(200) as u16 } else { 0 };
             trouble.messages = FaultPlan { duplicate, delay, reorder, hold_calls: 8, ..FaultPlan::NONE };
@@ -379,7 +381,7 @@ impl Job {
             trouble.weather.hard = true;
         }
         if [5, 6].contains(&kind) {
-            // Half of them during the restart.
+            // Half of the kills happen during the restart.
             let points = if rng.chance(1, 2) { 100 } else { 600 };
             let (rank, point) = (rng.below(u64::from(self.ranks)) as u32, rng.below(points));
             let later = if rng.chance(1, 2) { millis(rng, 40) } else { Duration::from_secs(60) };
@@ -399,7 +401,7 @@ impl Job {
                 let is_global = rng.chance(1, 2);
                 let fault = [Fault::Full, Fault::Dead, Fault::ReadOnly, Fault::Denied][rng.below(4) as usize];
                 let from = if rng.chance(1, 4) { Duration::ZERO } else { millis(rng, 400) };
-                // A restart needs the tiers for as long as it takes; only what begins later leaves it alone.
+                // A restart needs the tiers all the time, so only a fault that begins later does not affect it.
                 let top = if is_global { GLOBAL_ROOT.into() } else { local_root(machine).display().to_string() };
                 if is_global {
                     trouble.weather.global_out = true;
@@ -477,7 +479,7 @@ impl Job {
         }
     }
 
-    /// One run of the application, from its start to its end or its death.
+    /// Makes one run of the application, from its start to its end or its death.
     fn run(&mut self) {
         if self.is_elastic && self.generation_max > 0 && self.rng.chance(2, 3) {
             self.resize();
@@ -487,12 +489,12 @@ impl Job {
         let zombie = self.zombie.take();
         if let Some(zombie) = &zombie {
             trouble.weather.overtakes = self.is_fenced(zombie, &trouble.weather);
-            // It may be the one that takes over.
+            // The zombie may be the run that takes over.
             trouble.weather.hard |= !trouble.weather.overtakes;
         }
         let landings = self.lands_later.then_some(Landings { fail: trouble.landings_fail });
         let script = self.script(&trouble);
-        // Who leaves without a word takes verdicts along that it should have passed on.
+        // A rank that vanishes takes with it verdicts that it should have passed on.
         trouble.weather.hard |= !script.closes;
         let text = format!("run {} on machines {:?}: {trouble:?} {:?}", script.run, self.machines, script.actions);
         self.tell(text);
@@ -520,7 +522,7 @@ impl Job {
         if let Some(zombie) = zombie {
             self.end_zombie(&zombie, trouble.weather.overtakes);
         }
-        // What the run had to find when it began: what it has done itself has not been read yet.
+        // These are the promises at the beginning of the run: its own results have not been read yet.
         let promises = is_promised.then(|| self.truth.promises(&self.machines, &trouble.weather));
         self.truth.read(&running.journal, &machines, self.tolerates(), promises.as_ref(), &trouble.weather);
         self.note_generation(&running);
@@ -547,7 +549,7 @@ impl Job {
         }
     }
 
-    /// Do both runs, the zombie and the one that follows it, have their claims in one place?
+    /// Are the claims of the zombie and of the run that follows it in the same place?
     fn is_fenced(&self, zombie: &Zombie, weather: &Weather) -> bool {
         let is_out = |weather: &Weather| match self.config.job.global_enabled {
             true => weather.global_out,
@@ -557,7 +559,7 @@ impl Job {
         zombie.is_open && is_one_place && !is_out(&zombie.weather) && !is_out(weather)
     }
 
-    /// How many machines may be lost at once, by what the scheme makes of the places of the ranks.
+    /// How many machines may be lost at once, which follows from the scheme and the places of the ranks.
     fn tolerates(&self) -> u32 {
         let mut seen: Vec<u32> = Vec::new();
         let number = |machine: &u32| match seen.iter().position(|known| known == machine) {
@@ -652,7 +654,7 @@ fn scheme(rng: &mut Rng) -> Scheme {
     }
 }
 
-/// What became of one seed.
+/// The result of one seed.
 struct Outcome {
     problems: Vec<String>,
     story: Vec<String>,
@@ -698,7 +700,7 @@ fn number(variable: &str) -> Option<u64> {
 
 fn start_log() {
     if std::env::var_os("RUST_LOG").is_some() {
-        // Several tests of one program may come here.
+        // Several tests of one program may make this call.
         let _ = env_logger::try_init();
     }
 }
@@ -762,12 +764,13 @@ fn a_seed_replays_turn_by_turn() {
     assert_ne!(simulate(3).trace, simulate(4).trace);
 }
 
-/// What `from` ranks have saved, on each of these numbers of ranks: whose runs commit nothing, so that the next one finds the same.
+/// Restores the data that `from` ranks have saved, on each of these numbers of ranks. These runs commit nothing, so each one
+/// finds the same checkpoint.
 fn pairs(from: u32, to: impl Iterator<Item = u32>) -> Vec<String> {
     const MACHINES: u32 = 3;
     let spread = |ranks: u32| (0..ranks).map(|rank| rank * MACHINES.min(ranks) / ranks).collect::<Vec<u32>>();
     let mut config = world::config();
-    // From node memory or from files, where the shards of a machine share one or have one each.
+    // The data is in node memory or in files; the shards of a machine share a file or have one each.
     (config.job.memory_enabled, config.job.local_enabled) =
         [(true, false), (false, true), (false, false)][from as usize % 3];
     let mut world = World::new(u64::from(from), MACHINES, 4096 * TURNS_PER_RANK);
@@ -785,7 +788,7 @@ fn pairs(from: u32, to: impl Iterator<Item = u32>) -> Vec<String> {
         let running = world.start(run);
         world.run(&running, None);
         world.kill(&running);
-        // The data are compared where they are restored; here, that they were.
+        // The data is compared where it is restored; this checks only that it was.
         let entries = running.journal.entries();
         let restored = |entry: &world::journal::Entry| {
             use world::journal::{Entry, Restart};
@@ -801,7 +804,7 @@ fn pairs(from: u32, to: impl Iterator<Item = u32>) -> Vec<String> {
     problems
 }
 
-/// All pairs by command; otherwise a few numbers of ranks with what divides them, what does not, and their neighbours.
+/// Tests all pairs on request; otherwise a few numbers of ranks, with their divisors, other numbers, and their neighbours.
 #[test]
 fn all_pairs_of_numbers_of_ranks_give_each_other_their_elements() {
     start_log();

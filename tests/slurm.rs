@@ -1,4 +1,4 @@
-//! The same under a real SLURM on the test hosts: slurmctld, a slurmd on each node, jobs submitted with sbatch.
+//! Jobs whose hosts are lost, under a real SLURM on the test hosts: slurmctld, a slurmd on each node, and jobs submitted with sbatch.
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,7 @@ use checks::{calm_digest, check_sources, protected, restored_by_all};
 use slurm::{Batch, Slurm, copy_of_template};
 use std::fs;
 
-/// A job script without a supervisor: what a user has anyway.
+/// A job script without a supervisor, as users have anyway.
 fn script(job: &Job, launcher: &str, program: &[&str]) -> String {
     let path = job.path("job.sh");
     let words: Vec<String> = program.iter().map(|word| format!("'{word}'")).collect();
@@ -54,7 +54,7 @@ fn a_job_runs_under_mpirun_and_goes_on_under_srun() {
     assert_eq!(digest(&second), digest(&calm));
 }
 
-/// The simple way of `launch/slurm/README.md`: jobs that wait for each other's failure.
+/// The simple method of `launch/slurm/README.md`: each job waits for the failure of the one before it.
 #[test]
 fn a_chain_of_jobs_goes_on_after_a_host_was_lost_and_ends_with_the_first_success() {
     let Some(slurm) = Slurm::up(5) else { return };
@@ -71,7 +71,7 @@ fn a_chain_of_jobs_goes_on_after_a_host_was_lost_and_ends_with_the_first_success
     let hold = "hold version=8".to_owned();
     first.wait_until(&hold, || (0..RANKS).all(|rank| job.log(rank).lines().any(|line| line == hold)));
     slurm.hosts.power_off("node3");
-    // An administrator, or a health check of the site, is quicker than SLURM's own time-out.
+    // An administrator, or a health check at the site, notices this sooner than SLURM's own time-out.
     slurm.run(&["scontrol", "update", "nodename=node3", "state=down", "reason=lost"]);
     job.go(8);
     assert_ne!(first.end(), "COMPLETED");
@@ -91,8 +91,9 @@ fn a_host_dies_under(launcher: &str) {
     let Some(slurm) = Slurm::up(5) else { return };
     let mut job = protected(&slurm.hosts, "xor(4)");
     job.set_launcher("LAUNCHER", launcher);
-    // Ranks ask each other's nodes for each address, as they otherwise do only where a message is early. They ask when all have said where they
-    // are: with pmix_base_async_modex, too, Open MPI's start fails on a slow machine, because it does not wait for a rank that has said but a part.
+    // Ranks ask each other's nodes for each address, which they otherwise do only if a message is early. They ask after all ranks have
+    // published their addresses. With pmix_base_async_modex as well, Open MPI's start fails on a slow machine, because it does not wait for
+    // a rank that has published only a part.
     job.set_launcher("OMPI_MCA_pmix_base_collect_data", "0");
     let worker = job.worker(&["--versions", "20", "--hold", "8", "--wait", "node-loss"]);
     let script = copy_of_template(&job, "--job-name=protected --nodes=5 --ntasks-per-node=2", &worker);
@@ -104,7 +105,7 @@ fn a_host_dies_under(launcher: &str) {
     let last = job.last_attempts();
     let (version, generation, _) = restored_by_all(&last);
     assert_eq!((version, generation), (7, 1));
-    // Open MPI under SLURM numbers its ranks in the order of the allocation: ranks of other hosts move too.
+    // Open MPI under SLURM numbers its ranks in the order of the allocation, so ranks of other hosts move as well.
     check_sources(&last);
     assert!((4..6).all(|rank| last[rank].restart_counter("restored_bytes.peers") > 0));
     assert_eq!(job.digest(), calm_digest(20, 20_001));
@@ -131,7 +132,7 @@ fn a_host_dies_without_a_spare_in_the_allocation_and_srun_goes_on_with_fewer_ran
     let batch = slurm.submit(&job, &[], &[&script]);
     batch.wait_for("committed version=200 level=node-loss");
     slurm.hosts.power_off("node3");
-    // SLURM itself takes long to notice, and the supervisor's watchdog longer than this test.
+    // SLURM itself takes long to notice the loss, and the supervisor's watchdog takes longer than this test.
     slurm.run(&["scontrol", "update", "nodename=node3", "state=down", "reason=lost"]);
     let log = batch.finish();
     assert!(log.contains("started ranks=6 ") && number(&log, "restored version=") >= 200, "{log}");
@@ -139,7 +140,7 @@ fn a_host_dies_without_a_spare_in_the_allocation_and_srun_goes_on_with_fewer_ran
     assert_eq!(batch.field("Restarts"), "0", "it stayed in its allocation");
 }
 
-/// A heat2d that takes so long, and its digest when nobody disturbs it.
+/// A heat2d run that takes this long, and the digest of the same run undisturbed.
 fn long_heat(hosts: &Hosts, seconds: u64) -> (Vec<String>, String) {
     let (steps, pause) = (seconds * 100, "10000");
     let program = |pause: &str| {
@@ -153,7 +154,7 @@ fn long_heat(hosts: &Hosts, seconds: u64) -> (Vec<String>, String) {
     (program(pause), digest(&out).to_owned())
 }
 
-/// It was stopped with a last checkpoint, queued again, and goes on from that one to its end.
+/// The job was stopped with a last checkpoint and queued again. Checks that it continues from that checkpoint to its end.
 fn goes_on_after_its_stop(batch: &Batch, calm: &str) {
     batch.wait_for("stopped step=");
     let stopped = number(&batch.log(), "stopped step=");
@@ -164,7 +165,7 @@ fn goes_on_after_its_stop(batch: &Batch, calm: &str) {
     assert_eq!(batch.field("Restarts"), "1");
 }
 
-/// The number behind a word in the output.
+/// The number after a word in the output.
 fn number(log: &str, word: &str) -> u64 {
     let at = log.find(word).unwrap_or_else(|| panic!("no {word:?} in\n{log}"));
     let digits: String = log[at + word.len()..].chars().take_while(char::is_ascii_digit).collect();
@@ -177,7 +178,7 @@ fn near_the_time_limit_it_takes_a_last_checkpoint_is_queued_again_and_goes_on() 
     let (program, calm) = long_heat(&slurm.hosts, 16);
     let mut job = protected(&slurm.hosts, "partner(1)");
     job.set_launcher("RESERVE", "110s");
-    // A limit of two minutes, less 110 seconds for the last checkpoint.
+    // The limit is two minutes, less 110 seconds for the last checkpoint.
     let script = copy_of_template(&job, "--job-name=protected --time=2 --nodes=5 --ntasks-per-node=2", &program);
     let batch = slurm.submit(&job, &[], &[&script]);
     batch.wait_for("stopped step=");
@@ -192,9 +193,9 @@ fn is_preempted_under(launcher: &str) {
     job.set_launcher("LAUNCHER", launcher);
     let script = copy_of_template(&job, "--job-name=protected --nodes=5 --ntasks-per-node=2", &program);
     let batch = slurm.submit(&job, &[], &[&script]);
-    // At whichever level the program hears of first.
+    // The level is the one that the program hears of first.
     batch.wait_for("committed version=100 ");
-    // `slurm.sh` says to SLURM how much grace there is.
+    // `slurm.sh` tells SLURM how much grace there is.
     let urgent =
         slurm.submit(&Job::new(&slurm.hosts, "urgent"), &["--partition=urgent", "--nodes=2"], &["--wrap=sleep 1"]);
     batch.wait_for("stopped step=");
@@ -212,7 +213,7 @@ fn when_preempted_it_does_the_same_in_its_time_of_grace_under_srun() {
     is_preempted_under("srun");
 }
 
-/// What SLURM sends to a cancelled job is also what it sends to a pre-empted one, and it would accept a requeue.
+/// SLURM sends the same to a cancelled job as to a pre-empted one, and it would accept a requeue.
 #[test]
 fn a_cancelled_job_stays_cancelled() {
     let Some(slurm) = Slurm::up(3) else { return };
@@ -249,7 +250,7 @@ fn the_network_of_a_host_is_cut_and_the_spare_takes_over() {
     assert_eq!(batch.field("Restarts"), "0", "it stayed in its allocation");
 }
 
-/// Without a spare the allocation is of no use any more: what its nodes hold is saved, and the job goes on in another one.
+/// Without a spare, the allocation is of no more use: the data on its nodes is saved, and the job continues in another allocation.
 #[test]
 fn a_host_dies_without_a_spare_and_the_job_is_drained_queued_again_and_goes_on_elsewhere() {
     let Some(slurm) = Slurm::up(5) else { return };
@@ -271,8 +272,7 @@ fn a_host_dies_without_a_spare_and_the_job_is_drained_queued_again_and_goes_on_e
     assert_eq!(batch.field("NodeList"), "node[1-2,4-5]");
 }
 
-/// The tasks of an array are simulations of their own: neither takes the other's checkpoints, and the signal to one is no
-/// concern of the other.
+/// The tasks of an array are separate simulations: neither takes the other's checkpoints, and a signal to one does not affect the other.
 #[test]
 fn tasks_of_an_array_are_told_apart() {
     let Some(slurm) = Slurm::up(4) else { return };
@@ -285,7 +285,7 @@ fn tasks_of_an_array_are_told_apart() {
     for task in [&one, &two] {
         task.wait_for("committed version=100 ");
     }
-    // What SLURM sends before the time limit.
+    // This is the signal that SLURM sends before the time limit.
     slurm.run(&["scancel", "--batch", "--signal=USR1", &one.id]);
     one.wait_for("stopped step=");
     let log = two.finish();
@@ -299,7 +299,7 @@ fn tasks_of_an_array_are_told_apart() {
     assert_eq!(stores, ["array-1", "array-2"]);
 }
 
-/// The script itself, `mpirun` and the root rank die with it. SLURM notices, and the job finds what the other nodes hold.
+/// The script itself, `mpirun` and the root rank die with the node. SLURM notices this, and the job finds the data on the other nodes.
 #[test]
 fn the_batch_host_dies_and_slurm_queues_the_job_again() {
     let Some(slurm) = Slurm::up(6) else { return };

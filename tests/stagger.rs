@@ -1,7 +1,7 @@
-//! Staggering on the host twin: ranks that take turns at flushing, a rate that is kept, and that neither is ever a reason to hang.
+//! Staggering on the host twin: ranks take turns at flushing, a rate is kept, and neither can make a rank hang.
 //!
-//! The ranks of a node are two handles of one segment in this process, each with a device of its own that notes when a
-//! flush is let through; where a rank has to die, it is this test program started again.
+//! The ranks of a node are two handles of one segment in this process. Each has its own device, which notes when a
+//! flush may proceed. If a rank must die, it is this test program, started again.
 #![forbid(unsafe_code)]
 
 #[path = "common/limit.rs"]
@@ -29,15 +29,15 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const PLACE: &str = "BIVOUAC_TEST_STAGGER_PLACE";
-/// Longer than any test may last: whoever waits for it has failed.
+/// Longer than any test may last: a test that waits this long has failed.
 const FOREVER: Duration = Duration::from_secs(600);
 
-/// Which ranks flush now, and how many did at once.
+/// The ranks that are flushing now, and the maximum number that were flushing at once.
 #[derive(Debug, Default)]
 struct Watch {
     flushing: Mutex<[usize; 2]>,
     most: AtomicUsize,
-    /// While a test has it locked, flushes that begin get no further.
+    /// While a test holds this lock, flushes that begin do not proceed.
     hold: Mutex<()>,
 }
 
@@ -122,7 +122,7 @@ impl Stream for WatchedStream {
         self.inner.staging(bytes)
     }
 
-    /// A flush is under way from its first piece on; without a gate from the call on.
+    /// A flush begins with its first piece, or, without a gate, with the call.
     fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], gate: Option<Gate<'_>>) -> Result<(), DeviceError> {
         let mut has_begun = false;
         let outcome = match gate {
@@ -198,7 +198,7 @@ struct Node {
     watch: Arc<Watch>,
 }
 
-/// One of them.
+/// One of the ranks of a node.
 struct Rank {
     history: History,
     caches: Caches,
@@ -250,7 +250,7 @@ impl Rank {
         }
     }
 
-    /// Waits until so much has come down, without a call that a flush would hurry for.
+    /// Waits until this many bytes have been copied to the host, without a call that would hurry a flush.
     fn wait_for_flushed(&self, bytes: u64) {
         wait_until("it is flushed", || self.caches.stats().moved_bytes[0] >= bytes);
     }
@@ -260,11 +260,11 @@ fn turns(order: BurstOrder) -> StaggerConfig {
     StaggerConfig { bursts: Some(1), order, patience: FOREVER, ..StaggerConfig::default() }
 }
 
-/// Both ranks flush eight versions of 4 MiB, a tenth of a second each.
+/// Flushes eight versions of 4 MiB on both ranks; each flush takes a tenth of a second.
 fn flush_on_both(stagger: StaggerConfig) -> (usize, Vec<Rank>) {
     let node = Node::new();
     let ranks = vec![node.rank(&node.first, 64, 40e6, stagger), node.rank(&node.second(), 64, 40e6, stagger)];
-    // All of them before the first is flushed, so that both have something to flush at any time, however slow appending is.
+    // All versions are appended before the first is flushed, so that both ranks always have something to flush, however slow appending is.
     let hold = node.watch.hold.lock().expect("no panic");
     (0..8).for_each(|version| ranks.iter().for_each(|rank| rank.append(version..version + 1, 4 * MIB)));
     drop(hold);
@@ -278,7 +278,7 @@ fn with_one_burst_at_a_time_no_two_ranks_flush_at_once() {
         let (most, ranks) = flush_on_both(turns(order));
         assert_eq!(most, 1, "{order:?}");
         let stats: Vec<_> = ranks.iter().map(|rank| rank.caches.stats()).collect();
-        // Each rank had to wait for the other: three seconds of flushes in all went through one after the other.
+        // Each rank had to wait for the other, because all flushes (more than a second and a half) went one after the other.
         assert!(stats.iter().map(|stats| stats.turn_seconds).sum::<f64>() > 0.1, "{order:?}: {stats:?}");
         assert!(
             stats.iter().all(|stats| stats.turns_given_up == 0 && stats.failures == [0; 4]),
@@ -361,12 +361,12 @@ fn who_waits_too_long_for_a_turn_goes_on_without() {
     let stats = rank.caches.stats();
     assert!(stats.turns_given_up > 0 && stats.turn_seconds >= 0.2, "{stats:?}");
     drop(token);
-    // Its wish is gone: nobody waits behind it.
+    // The second rank's wish is gone, so nobody waits for it.
     let again = second.try_take(Token::Link(0), MIB, Order::FirstCome).expect("usable");
     assert!(again.is_some());
 }
 
-/// A process that hangs while it pins memory keeps its turn. The others pin without.
+/// A process that hangs while it pins memory keeps its turn. The other processes pin without a turn.
 #[test]
 fn who_waits_too_long_for_its_turn_to_pin_goes_on_without() {
     let node = Node::new();
@@ -395,7 +395,7 @@ fn paced(bytes_per_s: u64) -> StaggerConfig {
     StaggerConfig { rate: FlushRate::Bytes(bytes_per_s), ..StaggerConfig::default() }
 }
 
-/// 16 MiB go at once, the rest at a rate that any machine is faster than.
+/// 16 MiB are flushed at once, and the rest at a rate that any machine exceeds.
 #[test]
 fn a_fixed_rate_is_kept() {
     let node = Node::new();
@@ -413,7 +413,7 @@ fn a_fixed_rate_is_kept() {
 #[test]
 fn nothing_is_held_back_while_the_application_waits() {
     let node = Node::new();
-    // At this rate 100 MiB take a minute and a half, and 16 MiB of the cache hold four versions.
+    // At this rate, 100 MiB take a minute and a half, and the 16 MiB of the cache hold four versions.
     let rank = node.rank(&node.first, 16, 1e9, paced(MIB));
     let begun = Instant::now();
     rank.append(0..25, 4 * MIB);
@@ -422,7 +422,7 @@ fn nothing_is_held_back_while_the_application_waits() {
     assert_eq!(rank.caches.stats().moved_bytes[0], 100 * MIB);
 }
 
-/// Steps of the application that are ten times as long while something is flushed.
+/// The steps of the application take ten times as long while something is flushed.
 #[test]
 fn the_rate_falls_when_the_steps_suffer() {
     let node = Node::new();
@@ -436,7 +436,7 @@ fn the_rate_falls_when_the_steps_suffer() {
     };
     steps(12, 5);
     assert_eq!(rank.caches.stats().flush_rate, None);
-    // A quarter of a minute of flushes.
+    // These are a quarter of a minute of flushes.
     rank.append(0..140, MIB / 2);
     steps(30, 100);
     let stats = rank.caches.stats();

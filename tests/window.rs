@@ -1,6 +1,7 @@
-//! What ranks hold while arrays come to another number of ranks: the arrays, and beside them no more than their windows.
+//! The memory that ranks hold while arrays are moved to another number of ranks: the arrays, and besides them no more than their windows.
 //!
-//! The allocator of this program counts. All ranks are threads of it, so what one has sent and another has not taken yet is counted too.
+//! The allocator of this program counts. All ranks are threads of this program, so data that one rank has sent and another has not taken
+//! yet is counted as well.
 
 use bivouac_core::base::clock::SystemClock;
 use bivouac_core::base::{Level, rng};
@@ -20,7 +21,7 @@ use std::sync::{Arc, Barrier};
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, and how much of it is held, and was at most.
+/// The system's allocator, with the number of bytes that are held, and the maximum so far.
 struct Counted;
 
 #[global_allocator]
@@ -44,12 +45,12 @@ unsafe impl GlobalAlloc for Counted {
 
 // ------------------------------------------------------------------------------------------- the ranks
 
-/// Rows and columns of the array: 128 MiB.
+/// The rows and columns of the array, which has 128 MiB.
 const SHAPE: [u64; 2] = [8192, 2048];
 const RANKS: u32 = 8;
 const WINDOW: usize = 1 << 20;
 
-/// Runs a session on each of these nodes, in node memory alone, and waits for all of them.
+/// Runs a session on each of these nodes, with node memory as the only tier, and waits for all of them.
 fn on_nodes(memory: &Path, disk: &Simulated, nodes: &[u32], work: impl Fn(u32, Session) + Sync) {
     let fresh = rng::incarnation().expect("randomness");
     std::thread::scope(|scope| {
@@ -92,7 +93,8 @@ fn rows(rank: u32) -> (u64, u64) {
     (first(rank), first(rank + 1) - first(rank))
 }
 
-/// Each of eight nodes has an eighth of an array in its memory, and one rank wants all: seven send to it at once, faster than one can take.
+/// Each of eight nodes has an eighth of an array in its memory, and one rank needs all of it: seven ranks send to it at once, faster than
+/// it can take the data.
 #[test]
 fn a_load_stays_in_its_window() {
     let memory = tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("a folder");
@@ -132,7 +134,7 @@ fn a_load_stays_in_its_window() {
         session.close().expect("closed");
     });
     let beside = beside.into_inner();
-    // Of each rank the 4 MiB into which it reads, of those that send the 1 MiB of it that they pack at once, and what is on its way.
+    // Each rank holds the 4 MiB into which it reads, each sender the 1 MiB that it packs at once; the data on its way comes on top.
     let most = RANKS as usize * (4 << 20) + (RANKS as usize - 1) * (1 << 20) + 2 * WINDOW;
     println!("{} KiB beside the arrays, of {} KiB", beside >> 10, most >> 10);
     assert!(beside <= most, "{beside} bytes were held beside the arrays, and {most} are what the windows allow");

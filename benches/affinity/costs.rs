@@ -1,12 +1,12 @@
-//! What affinity adds to checkpoints and restarts: each figure is a ratio of the same work with it and without, measured in turn
-//! in one process, on sessions of their own.
+//! What affinity adds to checkpoints and restarts: each figure is the ratio of the same work with and without it, measured in
+//! turn in one process, on separate sessions.
 //!
-//! The library asks for pages and places them only on machines with several NUMA nodes. So that a machine with one can show what
-//! they cost, too, some sides do that work beside a session without affinity, on the same memory: they are named `…, pages asked for` and
-//! `…, pages placed`, and the place that is wanted is where the pages are, as after an ordinary restart.
+//! The library asks for pages and places them only on machines with several NUMA nodes. To show the costs on a machine with one node as
+//! well, some sides do that work next to a session without affinity, on the same memory. They are named `…, pages asked for` and
+//! `…, pages placed`. The pages are already where they are wanted, as after an ordinary restart.
 //!
-//! `ratio` is that of the medians, `ratio_of_pairs` the quartiles of the ratios of each round, and `low_ratio` that of the tenth
-//! percentiles, which what else runs on the machine moves least.
+//! `ratio` is the ratio of the medians, `ratio_of_pairs` gives the quartiles of the ratios of the rounds, and `low_ratio` is the
+//! ratio of the tenth percentiles, which other work on the machine disturbs least.
 #![forbid(unsafe_code)]
 
 use crate::planning::micros;
@@ -28,24 +28,24 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Questions that a checkpoint asks about a region, at most.
+/// The maximum number of questions that a checkpoint asks about a region.
 const QUESTIONS: usize = 2048;
 
-/// What to measure with.
+/// The settings of the measurements.
 #[derive(clap::Args)]
 pub struct Costs {
-    /// Bytes of the region, in MiB.
+    /// Size of the region, in MiB.
     #[arg(long, default_value_t = 1024)]
     mib: usize,
     /// Rounds that count.
     #[arg(long, default_value_t = 40)]
     rounds: usize,
-    /// For checkpoints.
+    /// Directory for the checkpoints.
     #[arg(long)]
     dir: PathBuf,
 }
 
-/// Threads that have nothing to do but to be there, each on one CPU, in turn. They end with this.
+/// Threads that exist without doing anything, assigned to the CPUs in turn. They end when this is dropped.
 struct Idle(#[expect(dead_code, reason = "dropping it ends them")] Vec<Sender<()>>);
 
 impl Idle {
@@ -110,19 +110,19 @@ fn rounded(number: f64) -> f64 {
     (number * 1e4).round() / 1e4
 }
 
-/// What is done about pages beside a load.
+/// How pages are handled alongside a load.
 #[derive(Clone, Copy)]
 enum Pages {
     Alone,
-    /// Placed before, as a restart on a machine with several nodes does it.
+    /// Placed before the load, as in a restart on a machine with several nodes.
     Placed,
-    /// All of them asked for before.
+    /// All of them asked for before the load.
     Asked,
-    /// All of them asked for by another thread while the load goes on.
+    /// All of them asked for by another thread during the load.
     AskedMeanwhile,
 }
 
-/// A side of a comparison: does it once, and says how long it took.
+/// A side of a comparison: it does the work once, and returns how long that took.
 type Side<'a> = (&'a str, &'a mut dyn FnMut() -> f64);
 
 impl Bench<'_> {
@@ -134,11 +134,11 @@ impl Bench<'_> {
         bytemuck::cast_slice(&self.data)
     }
 
-    /// Times the sides in turn, in random order, and prints each against the first.
+    /// Times the sides one after another, in random order, and prints each against the first.
     fn in_turn(&self, target: &str, sides: &mut [Side<'_>]) {
         let (mut times, mut rng) = (vec![Vec::new(); sides.len()], Rng::new(3));
         for round in 0..=self.costs.rounds {
-            // By chance, so that none always comes behind the same other one.
+            // A random order, so that no side always follows the same other side.
             let mut order: Vec<usize> = (0..sides.len()).collect();
             order.sort_by_cached_key(|_| rng.next_u64());
             for side in order {
@@ -180,7 +180,7 @@ impl Bench<'_> {
         Session::open(&self.world.duplicate(), config).expect("the session opens")
     }
 
-    /// A session in memory alone, whose first slot is populated.
+    /// A session with node memory alone, whose first slot is populated.
     fn in_memory(&self, name: &str, mode: AffinityMode) -> Session {
         let mut config = self.config(name, mode);
         config.job.global_enabled = false;
@@ -203,7 +203,7 @@ impl Bench<'_> {
             config.job.memory_enabled = false;
             let folder = config.job.global_directory.clone();
             let session = self.open(config);
-            // The second one has a whole map, where there are several nodes.
+            // Where there are several nodes, the second checkpoint has a whole map.
             let bytes = [1, 2].map(|version| {
                 self.capture(&session, version, &self.data[..mib << 17]).wait(Level::System).expect("committed");
                 std::thread::sleep(Duration::from_millis(500));
@@ -262,7 +262,8 @@ impl Bench<'_> {
         for session in [&full, &off] {
             self.capture(session, 1, &self.data).wait(Level::Process).expect("committed");
         }
-        // The shards lie in other memory for another session, which shows: so both modes of one session are compared, too.
+        // Another session has its shards in other memory, which affects the times. Therefore both modes of one session
+        // are compared as well.
         let load = |session: &Session, mode: AffinityMode, target: &mut [f64], pages: Pages| {
             session.set_affinity(mode);
             let (start, bytes) = (target.as_ptr().addr(), size_of_val(target) as u64);
@@ -323,7 +324,7 @@ impl Bench<'_> {
         off.close().expect("closed");
     }
 
-    /// What it takes to ask for the pages of the data, and to make memory present.
+    /// How long it takes to ask for the pages of the data, and to make memory present.
     fn pages(&self) {
         let bytes = self.bytes();
         let (start, length) = (bytes.as_ptr().addr(), bytes.len() as u64);
@@ -392,7 +393,7 @@ fn place(memory: &mut [u8]) {
     assert_eq!(report.wrong_pages(), 0, "{report}");
 }
 
-/// Bytes of the newest file of shards below a folder.
+/// Bytes of the newest shard file below a folder.
 fn shards_below(folder: &Path) -> u64 {
     let mut found: Vec<(std::time::SystemTime, u64)> = Vec::new();
     look_below(folder, &mut found);

@@ -1,16 +1,16 @@
-//! Three kernels whose speed is that of memory, each divided among threads: a stencil, a sparse matrix, and an FFT whose data are
-//! transposed between all threads. They stand in for the codes of the NAS Parallel Benchmarks in Middleware'14, section 4.
+//! Three memory-bound kernels, each divided among threads: a stencil, a sparse matrix, and an FFT that transposes its data
+//! between all threads. They stand in for the codes of the NAS Parallel Benchmarks in Middleware'14, section 4.
 //!
-//! An array is cut into one part for each thread, which that thread touches first. In a step a thread writes its own part of one
-//! array and reads parts of another, so a lock of each part, taken once a step, is all that sharing needs. Results do not
-//! depend on the number of threads, bit by bit.
+//! An array is cut into one part for each thread, and that thread touches its part first. In a step, a thread writes its own
+//! part of one array and reads parts of another, so one lock per part, taken once a step, is all the synchronization that
+//! sharing needs. Results do not depend on the number of threads, down to the last bit.
 #![forbid(unsafe_code)]
 
 use std::f64::consts::TAU;
 use std::ops::Range;
 use std::sync::{Barrier, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// An array in one part for each thread.
+/// An array that is cut into one part for each thread.
 pub struct Parts<T>(Vec<RwLock<Vec<T>>>);
 
 impl<T: Copy + Default> Parts<T> {
@@ -23,17 +23,17 @@ impl<T: Copy + Default> Parts<T> {
         self.0.len()
     }
 
-    /// To be read.
+    /// A part, for reading.
     pub fn part(&self, thread: usize) -> RwLockReadGuard<'_, Vec<T>> {
         self.0[thread].read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be written.
+    /// A part, for writing.
     pub fn part_mut(&self, thread: usize) -> RwLockWriteGuard<'_, Vec<T>> {
         self.0[thread].write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All parts, one behind the other.
+    /// All parts, one after the other.
     pub fn joined(&self) -> Vec<T> {
         (0..self.count()).flat_map(|thread| self.part(thread).clone()).collect()
     }
@@ -47,7 +47,7 @@ impl Pair {
         Pair([Parts::new(threads), Parts::new(threads)])
     }
 
-    /// The one that step `step` reads, and the one that it writes.
+    /// The array that step `step` reads, and the array that it writes.
     fn of_step(&self, step: u64) -> (&Parts<f64>, &Parts<f64>) {
         let reads = (step % 2) as usize;
         (&self.0[reads], &self.0[1 - reads])
@@ -57,7 +57,7 @@ impl Pair {
         vec![("even", &self.0[0]), ("odd", &self.0[1])]
     }
 
-    /// Memory of this length and these values for a part of both, touched by the calling thread.
+    /// Allocates and fills a thread's part of both arrays, on the calling thread; these values are for the first array.
     fn fill(&self, thread: usize, values: impl Iterator<Item = f64>) {
         let values: Vec<f64> = values.collect();
         *self.0[1].part_mut(thread) = vec![1.0; values.len()];
@@ -70,33 +70,33 @@ pub trait Kernel: Send + Sync {
     /// Allocates the calling thread's parts and fills them with what the computation starts from.
     fn start(&self, thread: usize);
 
-    /// Does a thread's share of a step. All threads do the same step; each waits for the others afterwards, and within a step at the
-    /// barrier.
+    /// Does a thread's share of a step. All threads do the same step; they wait for each other after it, and within
+    /// it at the barrier.
     fn step(&self, thread: usize, step: u64, barrier: &Barrier);
 
-    /// Everything there is, for a checkpoint of the whole computation.
+    /// All arrays of real numbers, for a checkpoint of the whole computation.
     fn reals(&self) -> Vec<(&'static str, &Parts<f64>)>;
 
-    /// Likewise.
+    /// All arrays of indices, likewise.
     fn indices(&self) -> Vec<(&'static str, &Parts<u32>)> {
         Vec::new()
     }
 
-    /// What has been computed after so many steps.
+    /// The result after this many steps.
     fn result(&self, steps: u64) -> &Parts<f64>;
 }
 
 /// The names of the kernels.
 pub const NAMES: [&str; 3] = ["stencil", "sparse", "butterfly"];
 
-/// A kernel by its name, that takes about so many bytes, at least the smallest that so many threads can share.
+/// The kernel of this name, with arrays of about this many bytes, or as many as the threads need at least.
 pub fn of_name(name: &str, bytes: usize, threads: usize) -> Option<Box<dyn Kernel>> {
     match name {
         "stencil" => Some(Box::new(Stencil::new(((bytes / 16) as f64).cbrt() as usize, threads))),
         "sparse" => Some(Box::new(Sparse::new(bytes / (ENTRIES * 12 + 16), threads))),
         "butterfly" => {
             let side = ((bytes / 32) as f64).sqrt() as usize;
-            // The power of two that is nearest.
+            // The nearest power of two.
             let below = 1 << side.max(2).ilog2();
             Some(Box::new(Butterfly::new(if side * 2 > below * 3 { below * 2 } else { below }, threads)))
         }
@@ -104,12 +104,12 @@ pub fn of_name(name: &str, bytes: usize, threads: usize) -> Option<Box<dyn Kerne
     }
 }
 
-/// The bits of all numbers, one after the other, in one number (FNV).
+/// One number that is computed from the bits of all numbers, one after the other (FNV).
 pub fn checksum(numbers: &[f64]) -> u64 {
     numbers.iter().fold(0xcbf2_9ce4_8422_2325, |sum, it| (sum ^ it.to_bits()).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The share of a thread of `count` things.
+/// A thread's share of `count` items.
 fn share(count: usize, threads: usize, thread: usize) -> Range<usize> {
     count * thread / threads..count * (thread + 1) / threads
 }
@@ -127,8 +127,8 @@ fn fraction(seed: u64) -> f64 {
     (scatter(seed) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Diffusion on a cube of side `n` by a 7-point stencil, zero outside. Threads have slabs of planes, and read one plane of each
-/// neighbour.
+/// Diffusion on a cube of side `n` by a 7-point stencil, zero outside. Each thread has a slab of planes, and reads one plane
+/// from each neighbour.
 pub struct Stencil {
     n: usize,
     threads: usize,
@@ -136,7 +136,7 @@ pub struct Stencil {
 }
 
 impl Stencil {
-    /// A cube with one plane for each thread at least.
+    /// A cube with at least one plane for each thread.
     pub fn new(n: usize, threads: usize) -> Stencil {
         Stencil { n: n.max(threads), threads, cubes: Pair::new(threads) }
     }
@@ -189,7 +189,7 @@ impl Kernel for Stencil {
     }
 }
 
-/// A row of points, from the old row and the four beside it.
+/// Computes a row of points from the old row and the four rows next to it.
 fn stencil_row(own: &[f64], beside: [&[f64]; 4], target: &mut [f64]) {
     let n = target.len();
     let [south, north, low, high] = beside.map(|row| &row[..n]);
@@ -213,8 +213,8 @@ const ENTRIES: usize = 16;
 /// How far a column may be from the diagonal.
 const BAND: usize = 4096;
 
-/// Products of a vector with a banded matrix of random entries in compressed rows. Threads have rows, and read what they need of the
-/// parts of their neighbours.
+/// Products of a vector with a banded matrix of random entries in compressed rows. Each thread has rows, and reads what it needs
+/// from the parts of its neighbours.
 pub struct Sparse {
     rows: usize,
     threads: usize,
@@ -225,7 +225,7 @@ pub struct Sparse {
 }
 
 impl Sparse {
-    /// A matrix with so many rows, at least one for each thread.
+    /// A matrix with this many rows, at least one for each thread.
     pub fn new(rows: usize, threads: usize) -> Sparse {
         let rows = rows.max(threads);
         let (values, columns, starts) = (Parts::new(threads), Parts::new(threads), Parts::new(threads));
@@ -242,7 +242,7 @@ impl Sparse {
         columns
     }
 
-    /// The values of a row's entries. They add up to less than 1, so that nothing grows without bounds.
+    /// The values of a row's entries. Their sum is below 1, so that no value grows without bounds.
     pub fn values_of(&self, row: usize) -> Vec<f64> {
         let value = |entry: usize| (fraction(!((row * ENTRIES + entry) as u64)) - 0.5) / ENTRIES as f64;
         (0..ENTRIES).map(value).collect()
@@ -268,7 +268,7 @@ impl Kernel for Sparse {
         let (old, new) = self.vectors.of_step(step);
         let parts: Vec<_> = (0..self.threads).map(|thread| old.part(thread)).collect();
         let own = &parts[thread][..];
-        // Those of other threads, found by where each part begins.
+        // The parts of other threads are found by where each begins.
         let begins: Vec<usize> = (0..self.threads).map(|thread| share(self.rows, self.threads, thread).start).collect();
         let far = |column: usize| {
             let part = begins.partition_point(|begin| *begin <= column) - 1;
@@ -300,8 +300,8 @@ impl Kernel for Sparse {
     }
 }
 
-/// A square of complex numbers (real and imaginary part in turn). Each step transforms every row by an FFT and transposes the
-/// square, for which each thread reads from all others; two steps are a two-dimensional Fourier transform.
+/// A square of complex numbers, with real and imaginary parts in turn. Each step transforms every row by an FFT and
+/// transposes the square, for which each thread reads from all others. Two steps are a two-dimensional Fourier transform.
 pub struct Butterfly {
     side: usize,
     threads: usize,
@@ -312,7 +312,7 @@ pub struct Butterfly {
 const TILE: usize = 16;
 
 impl Butterfly {
-    /// A square of this side, at least a row for each thread, as a power of two.
+    /// A square with this side, but at least one row for each thread, rounded up to a power of two.
     pub fn new(side: usize, threads: usize) -> Butterfly {
         Butterfly { side: side.max(threads).next_power_of_two(), threads, squares: Pair::new(threads) }
     }
@@ -361,13 +361,13 @@ impl Kernel for Butterfly {
     }
 }
 
-/// The first half of the roots of 1.
+/// The first half of the roots of unity.
 fn turns(count: usize) -> Vec<(f64, f64)> {
     let turn = |at: usize| (TAU * at as f64 / count as f64).sin_cos();
     (0..count / 2).map(turn).map(|(sine, cosine)| (cosine, -sine)).collect()
 }
 
-/// The Fourier transform of a row, scaled so that its length stays (radix 2, in place).
+/// The Fourier transform of a row, scaled so that its norm stays the same (radix 2, in place).
 fn transform(row: &mut [f64], turns: &[(f64, f64)]) {
     let count = row.len() / 2;
     let bits = count.ilog2();

@@ -1,9 +1,10 @@
-//! What it costs to map a record to another machine, and what a record takes in a checkpoint. No MPI, no session.
+//! What it costs to map a record to another machine, and how large a record is in a checkpoint. Involves neither MPI nor a session.
 //!
-//! * `mapping`: a record with 1024 CPUs and 64 nodes, of one rank with a pinned thread on each CPU, mapped to the same machine, to it with
-//!   other numbers, to half of its CPUs, to a machine with larger nodes, and to one of a single node. Median time of a decision.
-//! * `record`: bytes of a record, and median times to encode and decode it. `piecewise`: 128 CPUs, 64 threads, four regions of 1 GiB
-//!   in four pieces each; `interleaved`: a region of 1 GiB whose pages alternate between four nodes one by one.
+//! * `mapping`: a record with 1024 CPUs and 64 nodes, of one rank with a pinned thread on each CPU, mapped to the same machine, to the
+//!   same machine with other numbers, to half of its CPUs, to a machine with larger nodes, and to a machine with a single node. The figure
+//!   is the median time of a decision.
+//! * `record`: the bytes of a record, and the median times to encode and decode it. `piecewise` has 128 CPUs, 64 threads and four regions
+//!   of 1 GiB in four pieces each; `interleaved` has a region of 1 GiB whose pages alternate between four nodes one by one.
 #![forbid(unsafe_code)]
 
 use bivouac_core::affinity::machine::{Cpu, Machine, Node};
@@ -14,7 +15,7 @@ use serde_json::json;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Nodes of so many CPUs, two to a core, eight to a cache, eight nodes to a package; numbers go up or down.
+/// Nodes with this many CPUs each, two to a core, eight to a cache, and eight nodes to a package; numbers ascend or descend.
 fn machine(nodes: u32, cpus: u32, is_reversed: bool) -> Machine {
     let last = nodes * cpus - 1;
     let number = |at: u32| if is_reversed { last - at } else { at };
@@ -40,7 +41,7 @@ fn region(name: &str, pages: u64, nodes: impl Iterator<Item = u32>) -> (String, 
     (name.to_owned(), RegionPlace::Host { pages: PageMap::from_runs(0, runs), age_ms: 0, is_whole: true })
 }
 
-/// A rank with a thread on each of so many CPUs.
+/// A rank with this many threads, each on its own CPU.
 fn record(machine: &Machine, threads: u32) -> Record {
     let thread = |order: u32| ThreadPlace {
         role: if order == 0 { Role::Main } else { Role::Other },

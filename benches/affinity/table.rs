@@ -1,4 +1,4 @@
-//! Compares what the processes of `work.rs` found, and prints the tables of Middleware'14 (2 and 3).
+//! Compares the findings of the processes of `work.rs`, and prints tables 2 and 3 of Middleware'14.
 #![forbid(unsafe_code)]
 
 use crate::kernels;
@@ -16,7 +16,7 @@ pub fn print(raw: &Path) {
     }
 }
 
-/// The table in Markdown, of lines that [`print`] has printed.
+/// Prints a Markdown table of the lines that [`print`] has printed.
 pub fn print_markdown(results: &Path) {
     let lines: Vec<Value> = read(results).into_iter().filter(|line| line["figure"] == "kernel").collect();
     println!(
@@ -79,29 +79,29 @@ impl<'a> Side<'a> {
         Side { runs: of("run"), resumed: of("resume") }
     }
 
-    /// Over all restarts.
+    /// The median over all restarts.
     fn after(&self, name: &str) -> Option<f64> {
         median(self.resumed.iter().filter_map(|line| line[name].as_f64()))
     }
 
-    /// Over all checkpoints.
+    /// The median over all checkpoints.
     fn checkpoint(&self, name: &str) -> Option<f64> {
         let all = self.runs.iter().filter_map(|run| run["checkpoints"].as_array()).flatten();
         median(all.filter_map(|checkpoint| checkpoint[name].as_f64()))
     }
 
-    /// Of what a user waits for before the application computes again: the session and the restart.
+    /// The median time that a user waits before the application computes again: for the session and the restart.
     fn restart(&self) -> Option<f64> {
         median(self.resumed.iter().filter_map(|line| Some(line["open_s"].as_f64()? + line["restart_s"].as_f64()?)))
     }
 
-    /// Before a restart, over all runs.
+    /// The median time of an iteration before a restart, over all runs.
     fn iteration_before(&self) -> Option<f64> {
         let all = self.runs.iter().filter_map(|run| run["iteration_s"].as_array()).flatten();
         median(all.filter_map(Value::as_f64))
     }
 
-    /// The time from restart to the end, in the mean over checkpoints of the median for each.
+    /// The time from the restart to the end: the mean, over the checkpoints, of the median for each.
     fn rest(&self) -> Option<f64> {
         let mut points: Vec<u64> = self.resumed.iter().filter_map(|line| line["version"].as_u64()).collect();
         points.sort_unstable();
@@ -114,13 +114,13 @@ impl<'a> Side<'a> {
         (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
     }
 
-    /// Of all restarts: how much was right, of how much.
+    /// How much was right over all restarts, and out of how much.
     fn right(&self, name: &str) -> [u64; 2] {
         let sum = |at: usize| self.resumed.iter().filter_map(|line| line[name][at].as_u64()).sum();
         [sum(0), sum(1)]
     }
 
-    /// The least and the most of the times per iteration after a restart.
+    /// The minimum and maximum times per iteration after a restart.
     fn spread(&self) -> [Option<f64>; 2] {
         let all = || self.resumed.iter().filter_map(|line| line["iteration_s"].as_f64());
         [all().reduce(f64::min), all().reduce(f64::max)]
@@ -142,7 +142,7 @@ fn rounded(number: f64, digits: i32) -> f64 {
     (number * 10f64.powi(digits)).round() / 10f64.powi(digits)
 }
 
-/// Of two numbers of which either may be missing.
+/// The ratio of two numbers, either of which may be missing.
 fn ratio(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     Some(rounded(a? / b.filter(|b| *b != 0.0)?, 5))
 }

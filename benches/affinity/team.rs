@@ -1,4 +1,4 @@
-//! Threads that live as long as the computation, as OpenMP's do: the calling one is the first of them.
+//! Threads that live as long as the computation, like those of OpenMP: the calling thread is the first of them.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub struct Team {
 }
 
 impl Team {
-    /// The calling thread and others, `threads` together.
+    /// Starts a team of `threads` threads, of which the calling thread is one.
     pub fn start(threads: usize) -> Team {
         let (say, done) = channel();
         let worker = |thread: usize| {

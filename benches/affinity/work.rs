@@ -1,9 +1,9 @@
 //! One process of the experiment of Middleware'14, section 4: a run that takes checkpoints at several of its steps, or a restart from
 //! one of them and the rest of the run.
 //!
-//! A run pins each thread and lets it touch its parts first. A restart does what an application does that knows nothing of all
-//! this: threads run where the system puts them, and the main thread touches all memory; what is brought back is brought back by
-//! the session. What a process found is one JSON line of rank 0; `table.rs` compares them.
+//! A run pins each thread and has it touch its parts first. A restart does what an application does that knows nothing of
+//! affinity: its threads run where the system puts them, and the main thread touches all memory, so that only the session can
+//! bring anything back. Rank 0 prints the findings of a process as one JSON line; `table.rs` compares these lines.
 #![forbid(unsafe_code)]
 
 use crate::kernels::{self, Kernel};
@@ -36,7 +36,7 @@ pub struct Work {
     /// Threads of each rank.
     #[arg(long)]
     threads: usize,
-    /// Memory of each rank, in MiB, about.
+    /// Approximate memory of each rank, in MiB.
     #[arg(long)]
     size: usize,
     /// Steps of the whole run.
@@ -47,7 +47,7 @@ pub struct Work {
     dir: PathBuf,
 }
 
-/// A computation that has begun, of one rank.
+/// A computation in progress, on one rank.
 struct Running {
     world: SimpleCommunicator,
     work: Work,
@@ -56,7 +56,7 @@ struct Running {
     session: Session,
 }
 
-/// The steps at which checkpoints are taken: so many, with as much between them as before the first and behind the last.
+/// The steps at which this many checkpoints are taken, with the same distance before the first, between any two and after the last.
 fn points(iterations: u64, count: u64) -> impl Iterator<Item = u64> {
     (1..=count).map(move |point| iterations * point / (count + 1))
 }
@@ -91,7 +91,7 @@ pub fn run(world: SimpleCommunicator, work: Work, count: u64) {
 pub fn resume(world: SimpleCommunicator, work: Work, point: u64) {
     let team = Team::start(work.threads);
     let kernel = kernel_of(&work);
-    // By the main thread, all of it.
+    // The main thread touches all of it.
     (0..work.threads).for_each(|thread| kernel.start(thread));
     let begun = Instant::now();
     let session = open(&world, &work, 1);
@@ -127,7 +127,7 @@ fn kernel_of(work: &Work) -> Arc<dyn Kernel> {
     kernels::of_name(&work.kernel, work.size << 20, work.threads).expect("the name was checked").into()
 }
 
-/// Puts each thread of each rank of the node on a CPU, as far from each other as they go, and says on which.
+/// Puts each thread of each rank of the node on a CPU, as far apart as possible, and returns these CPUs.
 fn pin(world: &SimpleCommunicator, team: &Team, threads: usize) -> Vec<usize> {
     let neighbours = world.split_shared(world.rank());
     let order = Machine::here().in_order(&cpus::of_this_thread());
@@ -148,7 +148,7 @@ fn open(world: &SimpleCommunicator, work: &Work, points: u64) -> Session {
     config.job.global_directory = work.dir.clone();
     config.job.global.keep_last = points.max(1);
     config.job.local_enabled = false;
-    // A restart is from files, as the paper's.
+    // A restart loads from files, as in the paper.
     config.job.memory_enabled = false;
     config.node.memory_budget = Budget::Bytes(64 << 20);
     config.job.affinity = if work.mode == "off" { AffinityMode::Off } else { AffinityMode::Full };
@@ -169,7 +169,7 @@ fn load(restorer: &mut Attempt, kernel: &dyn Kernel) -> bivouac_core::Result<()>
     Ok(())
 }
 
-/// What is where it was: how many, and of how many.
+/// How many threads and pages are where they were, and out of how many.
 struct Places {
     threads: (u64, u64),
     pages: (u64, u64),
@@ -217,7 +217,7 @@ impl Running {
         json!({"version": version, "blocked_s": blocked_s, "durable_s": durable_s, "bytes": bytes})
     }
 
-    /// Which threads and pages are where the run had them: each thread on its one CPU, and its parts on the node of that.
+    /// Which threads and pages are where the run had them: each thread on its one CPU, and its parts on that CPU's node.
     fn places(&self, cpus: &[usize]) -> Places {
         let masks = Arc::new(Mutex::new(vec![cpus::Cpus::new(); cpus.len()]));
         let found = masks.clone();
@@ -245,7 +245,7 @@ impl Running {
         places
     }
 
-    /// Of the results of all ranks, after all steps.
+    /// A checksum of the results of all ranks, after all steps.
     fn checksum(&self) -> String {
         let mine = kernels::checksum(&self.kernel.result(self.work.iterations).joined());
         let mine = mine.rotate_left(self.world.rank() as u32);
@@ -282,7 +282,7 @@ impl Running {
     }
 }
 
-/// How often threads of this process have changed their CPU, as far as the kernel says (the event `migrations` of perf).
+/// How often threads of this process have changed their CPU, if the kernel says (the event `migrations` of perf).
 fn migrations() -> Option<u64> {
     let of_thread = |id: i32| {
         let text = std::fs::read_to_string(format!("/proc/self/task/{id}/sched")).ok()?;
@@ -298,7 +298,7 @@ fn bytes_below(folder: &Path) -> u64 {
     let size = |entry: std::fs::DirEntry| match entry.metadata() {
         Ok(data) if data.is_dir() => bytes_below(&entry.path()),
         Ok(data) => data.len(),
-        // A temporary file that has just been renamed.
+        // A temporary file has just been renamed.
         Err(_) => 0,
     };
     entries.map(size).sum()

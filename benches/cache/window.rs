@@ -1,10 +1,11 @@
-//! Algorithm 1 of HPDC'23, section 4: the peer of [`bivouac_core::cache::evict::choose`] for caches in which a version lies in one
-//! contiguous range. A window slides over the copies and gaps in the order of their addresses; of the windows that are large
-//! enough it takes the one with the shortest wait (the p-score), among those the one whose copies are used latest (the s-score).
+//! Algorithm 1 of HPDC'23, section 4: the counterpart of [`bivouac_core::cache::evict::choose`] for caches in which a version
+//! occupies one contiguous range. A window slides over the copies and gaps in the order of their addresses. Of the windows that
+//! are large enough, the algorithm takes the one with the shortest wait (the p-score), and among those the one whose copies are
+//! used latest (the s-score).
 //!
-//! It is better than the paper's in two places. The paper adds up one prefetch distance for each fragment, by which ten near
-//! fragments look farther away than a single far one; here each hinted byte counts with its nearness. And the paper's loop ends
-//! when the window has reached the end of the table, before the windows that start later; here every window is scored.
+//! It improves on the paper's algorithm in two places. The paper adds up one prefetch distance for each fragment, so that ten
+//! near fragments look farther away than a single far one; here each hinted byte is weighted by its nearness. And the paper's
+//! loop ends when the window reaches the end of the table, before the windows that start later; here every window is scored.
 
 use bivouac_core::cache::evict::{Candidate, Use};
 
@@ -15,16 +16,16 @@ pub enum Fragment {
     Gap(u64),
     /// A copy that may leave, now or later.
     Copy(Candidate),
-    /// Something that stays. No window goes across.
+    /// Something that stays. No window extends across it.
     Pinned,
 }
 
-/// What a window costs, in the order in which it matters. All are sums, so that what leaves a window leaves nothing behind.
+/// What a window costs, in the order of importance. All values are sums, so that what leaves a window leaves no trace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct Cost {
     /// The p-score, in nanoseconds.
     wait: u128,
-    /// The s-score: hinted bytes, each times its nearness; then the others.
+    /// The s-score: hinted bytes, each weighted by its nearness; then the other bytes.
     hinted: u128,
     unhinted: u64,
     consumed: u64,
@@ -64,8 +65,8 @@ fn bytes_of(fragment: &Fragment) -> u64 {
     }
 }
 
-/// The consecutive fragments that hold `bytes` at the least cost: which copies among them go. `None` if no window is large
-/// enough. O(n).
+/// The copies to evict from the consecutive fragments that hold `bytes` at the least cost. `None` if no window is
+/// large enough. O(n).
 pub fn window(fragments: &[Fragment], bytes: u64) -> Option<Vec<Candidate>> {
     let distance = |fragment: &Fragment| match fragment {
         Fragment::Copy(Candidate { next: Use::Hinted(distance), .. }) => *distance,

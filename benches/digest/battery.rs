@@ -1,8 +1,8 @@
-//! What decides about the block digest: structured changes of structured blocks, compared with chance.
+//! The test that decides about the block digest: structured changes of structured blocks, compared with chance.
 //!
-//! For each state and each kind of change, a set of different blocks is drawn, and all pairs of the set are compared, the
-//! unchanged block among them: no two blocks may agree in either half of the digest, and truncated digests may collide as often as chance
-//! says and no oftener (nor seldomer). Which blocks differ is told by another hash (XXH3, 128 bits) of their bytes.
+//! For each state and each kind of change, a set of different blocks is drawn, the unchanged block among them, and all pairs of the set
+//! are compared. No two blocks may agree in either half of the digest, and truncated digests must collide as often as chance predicts,
+//! neither more nor less often. Another hash of the bytes (XXH3, 128 bits) tells which blocks differ.
 
 use super::families::{Change, FAMILIES};
 use super::states::{BLOCK, State};
@@ -12,7 +12,7 @@ use std::collections::HashSet;
 
 /// Lengths of truncated digests, in bits.
 pub const TRUNCATED: [u32; 5] = [12, 16, 20, 24, 28];
-/// A count this many standard deviations from chance is a failure. Of a million counts, chance takes none this far.
+/// A count this many standard deviations from chance is a failure. Not one of a million random counts deviates this far.
 pub const DEVIATIONS_MAX: f64 = 7.0;
 
 /// What one set of blocks showed.
@@ -20,7 +20,7 @@ pub const DEVIATIONS_MAX: f64 = 7.0;
 pub struct Found {
     /// Different blocks.
     pub blocks: u64,
-    /// Pairs of them that agree in the first or the second half of the digest.
+    /// Pairs of different blocks that agree in the first or the second half of the digest.
     pub equal_halves: u64,
     /// The largest distance from chance of any count of truncated collisions, in standard deviations.
     pub deviations: f64,
@@ -32,13 +32,13 @@ impl Found {
         self.blocks * self.blocks.saturating_sub(1) / 2
     }
 
-    /// Does the digest do what it has to?
+    /// Does the digest do what it must?
     pub fn is_good(&self) -> bool {
         self.equal_halves == 0 && self.deviations <= DEVIATIONS_MAX
     }
 }
 
-/// Pairs of equal numbers.
+/// The number of pairs of equal numbers.
 fn equal_pairs(mut numbers: Vec<u64>) -> u64 {
     numbers.sort_unstable();
     numbers.chunk_by(|one, other| one == other).map(|run| (run.len() * (run.len() - 1) / 2) as u64).sum()
@@ -51,11 +51,11 @@ pub fn judge(digests: &[[u64; 2]]) -> Found {
     for half in 0..2 {
         let all: Vec<u64> = digests.iter().map(|digest| digest[half]).collect();
         for bits in TRUNCATED {
-            // At either end of the half.
+            // Truncated at either end of the half.
             for shift in [0, 64 - bits] {
                 let short = all.iter().map(|word| word >> shift & ((1 << bits) - 1)).collect();
                 let (seen, expected) = (equal_pairs(short) as f64, pairs / f64::from(2u32).powi(bits as i32));
-                // Rare counts are skewed: a few collisions where none is expected are no failure by themselves.
+                // Rare counts are skewed: a few collisions where none is expected are no failure in themselves.
                 let deviation = (seen - expected).abs() / expected.max(4.0).sqrt();
                 found.deviations = found.deviations.max(deviation);
             }
@@ -71,7 +71,7 @@ pub fn halves(digest: bivouac_core::base::digest::Digest) -> [u64; 2] {
     [word(0), word(8)]
 }
 
-/// Draws `draws` changes of a state and compares all of them.
+/// Draws `draws` changes of a state and compares all resulting blocks.
 pub fn family(state: &State, change: Change, draws: usize, seed: u64) -> Found {
     let mut rng = Rng::new(seed);
     let (mut known, mut digests) = (HashSet::new(), Vec::new());
@@ -86,7 +86,8 @@ pub fn family(state: &State, change: Change, draws: usize, seed: u64) -> Found {
     judge(&digests)
 }
 
-/// Blocks next to each other in time, as de-duplication compares them: the first and each later one must differ in both halves.
+/// Blocks that are consecutive in time, as de-duplication compares them: a block and the same block a step later must differ in both
+/// halves, unless they are equal.
 pub fn consecutive(states: &[State]) -> Vec<(String, bool)> {
     let differs = |state: &State| {
         let (now, later) = (halves(digest_bytes(&state.now)), halves(digest_bytes(&state.later)));
@@ -95,7 +96,7 @@ pub fn consecutive(states: &[State]) -> Vec<(String, bool)> {
     states.iter().map(|state| (state.name.clone(), differs(state))).collect()
 }
 
-/// How far from one half any output bit's chance to flip is, in standard deviations, when one input bit flips.
+/// The maximum deviation from one half, in standard deviations, of any output bit's chance to flip when one input bit flips.
 pub fn avalanche(state: &State, draws: u64, seed: u64) -> f64 {
     let mut rng = Rng::new(seed);
     let mut whole = Sums::default();
@@ -119,8 +120,9 @@ pub fn avalanche(state: &State, draws: u64, seed: u64) -> f64 {
     flips.iter().map(deviation).fold(0.0, f64::max)
 }
 
-/// One pair of blocks after the other: a block of small whole numbers against itself with `changes` added to words of one lane.
-/// Only the sums of the changed pairs are computed, so that 10^9 pairs take a minute. Returns how many agree in a half.
+/// Compares one pair of blocks after the other: a block of small whole numbers, and the same block with `changes` added
+/// to words of one lane. Only the sums of the changed pairs are computed, so that 10^9 pairs take a minute. Returns how
+/// many halves agree.
 pub fn small_number_pairs(changes: &[i64], pairs: u64, seed: u64) -> u64 {
     let mut rng = Rng::new(seed);
     let mut equal = 0;
@@ -152,7 +154,7 @@ pub fn small_number_pairs(changes: &[i64], pairs: u64, seed: u64) -> u64 {
     equal
 }
 
-/// All families over a state.
+/// All families of changes of a state.
 pub fn families(state: &State, draws: usize, seed: u64) -> impl Iterator<Item = (&'static str, Found)> {
     FAMILIES.iter().enumerate().map(move |(index, (name, change))| {
         (*name, family(state, *change, draws, seed.wrapping_add(index as u64 * 0x9e37_79b9)))

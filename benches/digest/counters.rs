@@ -1,4 +1,4 @@
-//! What de-duplication compares: the counters of graphlets, version after version, of the five inputs of the paper.
+//! What de-duplication compares: the graphlet counters of the paper's five inputs, version after version.
 
 use super::battery::{self, Found};
 use super::inputs::{self, Kind};
@@ -7,23 +7,23 @@ use super::subgraphs::{Problem, roots_of};
 use bivouac_core::base::digest::digest_bytes;
 use std::collections::HashSet;
 
-/// Versions of each input, evenly over the count.
+/// Versions of each input, spread evenly over the count.
 const VERSIONS: usize = 20;
 
 /// All inputs.
 pub const INPUTS: [Kind; 5] = [Kind::Delaunay, Kind::Road, Kind::Bubble, Kind::Race, Kind::Mesh];
 
-/// What the blocks of all versions of an input showed, and its pairs of different consecutive blocks.
+/// What the blocks of all versions of an input showed, and the pairs of its consecutive blocks that differ.
 pub struct Counted {
     /// All pairs of different blocks.
     pub found: Found,
     /// Consecutive versions of a block that differ.
     pub changed: u64,
-    /// Those of them that agree in a half of the digest.
+    /// The pairs among them that agree in a half of the digest.
     pub unseen: u64,
 }
 
-/// Counts graphlets of up to four vertices, and compares all blocks of that length of all versions.
+/// Counts graphlets of up to four vertices, and compares all blocks of this length of all versions.
 pub fn counted(kind: Kind, vertices: usize, block: usize, seed: u64) -> Counted {
     let problem = Problem { graph: inputs::generate(kind, vertices, seed), table: Table::new(4) };
     let mut counters = vec![0u32; problem.counters()];

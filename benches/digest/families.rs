@@ -1,6 +1,7 @@
 //! How programs, memories and disks change a block, one function for each kind of change.
 //!
-//! Each draws one change and makes it in place. Structured changes decide about a digest whose sums commute: random ones never cancel.
+//! Each function draws one change and makes it in place. Structured changes are the test of a digest whose sums commute: random
+//! changes never cancel.
 
 use super::states::{BLOCK, State};
 use bivouac_core::base::rng::Rng;
@@ -39,7 +40,7 @@ fn put(state: &State, block: &mut [u8], at: u64, value: &[u8]) {
     block[from..from + state.element].copy_from_slice(&value[..state.element]);
 }
 
-/// A value that fields and counters often hold, in the bytes of an element.
+/// A value that fields and counters often hold, as the bytes of an element.
 fn value(state: &State, rng: &mut Rng) -> [u8; 8] {
     let number = [2.0, 1.0, -1.0, 0.5, 100.0, 1e-3, f64::MIN_POSITIVE, 3.0][rng.below(8) as usize];
     match (state.element, rng.chance(1, 2)) {
@@ -49,7 +50,7 @@ fn value(state: &State, rng: &mut Rng) -> [u8; 8] {
     }
 }
 
-/// A row length: those of real arrays, and any.
+/// A row length: one of real arrays, or any.
 fn row(rng: &mut Rng, most: u64) -> u64 {
     let usual = [8, 16, 32, 64, 100, 128, 200, 256, 320, 500, 512, 640, 800, 1000, 1024];
     let row = if rng.chance(2, 3) { usual[rng.below(usual.len() as u64) as usize] } else { 2 + rng.below(1024) };
@@ -94,7 +95,7 @@ fn regular(state: &State, block: &mut [u8], rng: &mut Rng) {
     (0..many).for_each(|index| put(state, block, base + index * stride, &value));
 }
 
-/// Adds a whole number to an element, as an integer and, for halves of the draws, as a floating-point number.
+/// Adds a whole number to an element, as an integer or, with `as_float`, as a floating-point number.
 fn add(state: &State, block: &mut [u8], at: u64, change: i64, as_float: bool) {
     let from = at as usize * state.element;
     let mut eight = [0u8; 8];
@@ -151,7 +152,7 @@ fn shift(_: &State, block: &mut [u8], rng: &mut Rng) {
     part.rotate_right(unit * (1 + rng.below(8) as usize) % part.len().max(1));
 }
 
-/// Flips this bit (of 64, or the like of a shorter element) in one to four elements, at random or at regular distances.
+/// Flips this bit (of 64, or the corresponding one of a shorter element) in one to four elements, at random or at regular distances.
 fn flip_at(state: &State, block: &mut [u8], rng: &mut Rng, bit: usize) {
     let bit = match state.element {
         8 => bit,
@@ -184,7 +185,7 @@ fn bits(_: &State, block: &mut [u8], rng: &mut Rng) {
     }
 }
 
-/// One to eight sectors are zero or as they stand in the later state.
+/// Sets one to eight sectors to zero, or to what they hold in the later state.
 fn sectors(state: &State, block: &mut [u8], rng: &mut Rng) {
     let sector = [512, 4096][rng.below(2) as usize];
     for _ in 0..1 + rng.below(8) {

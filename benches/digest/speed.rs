@@ -1,11 +1,11 @@
 //! Candidates for the block digest on a CPU, in the capture loop and alone, against memcpy.
 //!
-//! * `nh`: what `base::digest` is; each word has a key of its own from a table, a product of 128 bits for each pair.
-//! * `row`: no table; a SplitMix64 output for each line of 64 bytes, times four constants, gives the line's eight keys. Its keys
+//! * `nh`: the method of `base::digest`; each word has its own key from a table, and each pair a product of 128 bits.
+//! * `row`: no table; a SplitMix64 output for each 64-byte line, times four constants, gives the line's eight keys. These keys
 //!   are products of a row and a column, for which nothing is proven.
-//! * `mixed`: every word and its position through two products and three shifts, and the results added up.
+//! * `mixed`: every word and its position pass through two products and three shifts, and the results are added up.
 //!
-//! The others are the plain loops that `base::digest` runs for its own, without stores past the cache.
+//! `row` and `mixed` are plain loops, as `base::digest` has one for `nh`, without stores past the cache.
 
 use bivouac_core::base::digest::{copy_digest, copy_streaming, digest_bytes, store_fence};
 use serde_json::json;
@@ -64,7 +64,7 @@ fn mixed(block: &[u8]) -> [u64; 2] {
 
 type Run = fn(&[u8], &mut [u8]);
 
-/// What is timed, in turn. The first is what all are compared with.
+/// What is timed, in turn. All others are compared with the first.
 const SIDES: [(&str, Run); 6] = [
     ("memcpy", |from, to| to.copy_from_slice(from)),
     ("copy past the cache", copy_streaming),
@@ -82,7 +82,7 @@ const SIDES: [(&str, Run); 6] = [
     }),
 ];
 
-/// Prints the medians of `rounds` rounds by `threads` threads at once, `mib` MiB each.
+/// Prints the medians of `rounds` rounds on `threads` threads at once, with `mib` MiB each.
 pub fn run(threads: usize, mib: usize, rounds: usize) {
     let (barrier, times) = (Barrier::new(threads), Mutex::new(vec![vec![0f64; rounds]; SIDES.len()]));
     std::thread::scope(|scope| {

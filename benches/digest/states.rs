@@ -14,7 +14,7 @@ pub struct State {
     pub name: String,
     /// The block.
     pub now: Vec<u8>,
-    /// What stands there a step later.
+    /// What the block holds a step later.
     pub later: Vec<u8>,
     /// Bytes of an element.
     pub element: usize,
@@ -33,7 +33,7 @@ fn constant(name: &str, element: &[u8]) -> State {
     state(name, element.len(), bytes.clone(), bytes)
 }
 
-/// A block of whole numbers below 16, `size` bytes each, and others of them.
+/// A block of whole numbers below 16, `size` bytes each, and a later block of other such numbers.
 fn small_numbers(size: usize, seed: u64) -> State {
     let mut rng = Rng::new(seed);
     let mut draw =
@@ -49,7 +49,7 @@ fn floats(values: &[f32]) -> Vec<u8> {
     values.iter().take(BLOCK / 4).flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Numbers that a program keeps of itself: counters that grow by one, and indices that move by a row.
+/// Numbers that a program keeps about itself: counters that grow by one, and indices that move by a row.
 fn counting() -> [State; 2] {
     let counters = |step: u64| (0..BLOCK as u64 / 8).flat_map(|at| (at + step).to_le_bytes()).collect();
     let indices =

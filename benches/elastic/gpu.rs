@@ -1,4 +1,4 @@
-//! Into one GPU, which all ranks share, from node memory: against uploads of as many bytes from pinned memory.
+//! Loads from node memory into one GPU that all ranks share, against uploads of as many bytes from pinned memory.
 
 use super::{Bench, Mine, Options, median, value};
 use bivouac_core::Level;
@@ -51,7 +51,7 @@ impl Gpu {
         }
     }
 
-    /// Memory for a box and its margin, with something else everywhere.
+    /// Memory for a box and its margin, filled with another value.
     fn memory(&self, mine: &Mine, halo: [u64; 3]) -> DeviceSpan {
         let elements = [0, 1, 2].map(|dim| mine.extent[dim] + 2 * halo[dim]).iter().product::<u64>();
         let span = self.device.allocate(elements * 8).expect("room");
@@ -61,12 +61,12 @@ impl Gpu {
     }
 }
 
-/// What a halo is called.
+/// The name of a halo in the figures.
 fn called(halo: [u64; 3]) -> &'static str {
     if halo == [0; 3] { "no halo" } else { "halo" }
 }
 
-/// On the decomposition that it was saved on.
+/// Loads on the decomposition that the array was saved on.
 pub fn same(bench: &Bench) {
     let from = u64::from(bench.options.from);
     let bytes = bench.options.mib << 20;
@@ -101,7 +101,7 @@ pub fn same(bench: &Bench) {
     }
 }
 
-/// On another one, by another number of ranks.
+/// Loads on another decomposition, on another number of ranks.
 pub fn other(bench: &Bench) {
     let Options { from, to, mib, rounds, .. } = bench.options.clone();
     let bytes = u64::from(from) * (mib << 20) / u64::from(to);

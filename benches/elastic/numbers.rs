@@ -1,4 +1,5 @@
-//! Arrays whose elements are dealt by lists of numbers, as those of an unstructured mesh are: proof, blocking, and loads on other lists from node memory.
+//! Arrays whose elements are assigned to ranks by lists of numbers, like those of an unstructured mesh: the proof, blocking, and loads on
+//! other lists from node memory.
 
 use super::{Bench, Options, median, value};
 use bivouac_core::Level;
@@ -10,7 +11,7 @@ use std::time::Instant;
 /// Bytes of an element.
 const SIZE: u64 = 8;
 
-/// The numbers of one rank: runs of so many, each on a rank that its place says, or `shift` tells apart.
+/// The numbers of one rank: runs of `run` numbers, each assigned to a rank by its place and `shift`.
 fn numbers(total: u64, run: u64, (rank, ranks): (u64, u64), shift: u64) -> Vec<u64> {
     let whose = |at: u64| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (20 + shift)) % ranks;
     (0..total.div_ceil(run))
@@ -22,7 +23,7 @@ fn numbers(total: u64, run: u64, (rank, ranks): (u64, u64), shift: u64) -> Vec<u
 struct Part {
     on: Decomposition,
     data: Vec<f64>,
-    /// Seconds of the proof.
+    /// Seconds that the proof took.
     took: f64,
 }
 
@@ -47,7 +48,7 @@ fn blocking(bench: &Bench, run: u64) {
     let Options { from, mib, rounds, .. } = bench.options;
     let opened = bench.open(from, true);
     let (mut proofs, mut ours, mut reference) = (Vec::new(), Vec::new(), Vec::new());
-    // Those that are not in it take part in what is reduced over all.
+    // Ranks without a session take part in what is reduced over all ranks.
     let mut open = opened.map(|(_, session)| {
         let part = part(bench, &session, run, from, 0);
         session.prepare(2 * (mib << 20));
@@ -82,7 +83,7 @@ fn blocking(bench: &Bench, run: u64) {
     bench.print(&format!("numbers in runs of {run}, blocking"), median(ours), against, bytes);
 }
 
-/// Another number of ranks, with other lists, from node memory: against memcpy of as many bytes.
+/// Loads from node memory on another number of ranks, with other lists, against memcpy of as many bytes.
 fn resized(bench: &Bench, run: u64) {
     let Options { from, to, mib, rounds, .. } = bench.options;
     if let Some((_, session)) = bench.open(from, true) {

@@ -13,9 +13,9 @@ pub struct Part {
     pub at: u64,
     /// How many bytes.
     pub length: u64,
-    /// By the file of which checkpoint, by its operation.
+    /// The operation of the checkpoint whose file stores it.
     pub operation: u64,
-    /// As which byte of the bodies of that checkpoint's shard.
+    /// Its first byte in the bodies of that checkpoint's shard.
     pub offset: u64,
     /// Is it new, and stored for this place?
     pub is_own: bool,
@@ -29,14 +29,14 @@ pub struct File {
     pub bytes: u64,
     /// The operation that took the checkpoint.
     pub operation: u64,
-    /// What it refers to; `None`: it holds the whole shard.
+    /// What it refers to; `None` if it holds the whole shard.
     pub packing: Option<Packing>,
-    /// The head of what lies in it.
+    /// The head of its contents.
     head: Head,
 }
 
 impl File {
-    /// The file of a rank that writes alone, of a version of the only series below a folder.
+    /// The file of a rank that writes alone, for a version of the only series below a folder.
     pub fn find(below: &Path, version: u64, rank: u32) -> File {
         let (mut folders, wanted) = (vec![below.to_owned()], format!("-v{version:010}-"));
         while let Some(folder) = folders.pop() {
@@ -69,7 +69,7 @@ impl File {
         File { path, bytes, operation: head.header.key.operation, packing, head }
     }
 
-    /// Bytes of the shard that it stores itself, what these take, and the number of extents.
+    /// Bytes of the shard that the file stores itself, the bytes that these occupy, and the number of extents.
     pub fn held(&self) -> (u64, u64, usize) {
         match &self.packing {
             Some(packing) => (packing.own_bytes(), packing.stored_bytes(), packing.extents.len()),
@@ -80,12 +80,12 @@ impl File {
         }
     }
 
-    /// The head of the shard that it stands for.
+    /// The head of the shard that the file represents.
     pub fn shard(&self) -> &Head {
         self.packing.as_ref().map_or(&self.head, |packing| &packing.outline.head)
     }
 
-    /// Where in the file a range of the bodies lies that it stores itself, without compression.
+    /// The place in the file of a range of the bodies that the file stores itself, without compression.
     pub fn place(&self, range: Range<u64>) -> Range<u64> {
         let start = match &self.packing {
             None => range.start,
@@ -103,7 +103,7 @@ impl File {
         self.shard().header.total_len + self.bytes - self.head.header.total_len
     }
 
-    /// What the shard is made of, in the order of its bodies.
+    /// The parts of the shard, in the order of its bodies.
     pub fn parts(&self) -> Vec<Part> {
         let own = |at, length| Part { at, length, operation: self.operation, offset: at, is_own: true };
         let Some(packing) = &self.packing else {

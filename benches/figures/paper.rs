@@ -1,12 +1,13 @@
-//! What the methods of the paper would write beside the bytes that are new.
+//! What the paper's methods would write in addition to the new bytes.
 //!
 //! - *Basic* writes a bitmap, a bit for each block.
-//! - *List* has an entry for each chunk, and *Tree* one for each node of the tree over the chunks, of what is new (*first-time occurrence*) and of
-//!   what was there before, but elsewhere (*shifted duplicate*). What has stayed as it was in the checkpoint before (*fixed duplicate*) takes nothing.
+//! - *List* has an entry for each chunk, and *Tree* has one for each node of the tree over the chunks. Both cover what is new (*first-time
+//!   occurrence*) and what was stored before, but elsewhere (*shifted duplicate*). Whatever has stayed the same since the previous
+//!   checkpoint (*fixed duplicate*) takes no entry.
 //!
-//! The paper does not say how long an entry is: a node of up to 2^32, and for a duplicate also the checkpoint and the node there, are 4 and 12 bytes here. Ranges
-//! are cut into as few nodes as can be. A file of ours takes more for what is fixed, because it is read with its sources, and not with all versions from the
-//! first one on; and it is counted with its head.
+//! The paper does not say how long an entry is. Here, a node of up to 2^32 takes 4 bytes, and a duplicate, which also names the checkpoint
+//! and the node there, takes 12. Ranges are cut into as few nodes as possible. A file of ours takes more for whatever is fixed, because it
+//! is read with its sources and not with all versions since the first; and its head is counted.
 
 use super::files::{File, Part};
 use super::series::Setting;
@@ -15,7 +16,7 @@ use bivouac::config::Method;
 const FIRST_BYTES: u64 = 4;
 const SHIFTED_BYTES: u64 = 12;
 
-/// Bytes of a region that are stored side by side.
+/// Bytes of a region that are stored contiguously.
 #[derive(Clone, Copy)]
 struct Run {
     start: u64,
@@ -41,7 +42,7 @@ pub struct Homes {
 }
 
 impl Homes {
-    /// Those of a region of the shard that a file stands for.
+    /// The homes of a region in the shard that a file represents.
     pub fn of(file: &File, name: &str) -> Homes {
         let region = file.shard().region(name).expect("it has the region");
         let is_inside = |part: &Part| (region.offset..region.offset + region.bytes).contains(&part.at);
@@ -54,7 +55,7 @@ impl Homes {
         Homes { is_whole: file.packing.is_none(), bytes: region.bytes, runs }
     }
 
-    /// Parts of runs that were stored elsewhere, or not at all, in the version before.
+    /// Parts of runs that were stored elsewhere, or not at all, in the previous version.
     fn changed(&self, before: &Homes) -> Vec<Run> {
         let mut changed = Vec::new();
         let mut old = before.runs.iter().peekable();
@@ -79,7 +80,7 @@ impl Homes {
     }
 }
 
-/// The bytes of metadata of a version in a setting, by the paper's count.
+/// The metadata bytes of a version in a setting, as the paper counts them.
 pub fn metadata(setting: &Setting, homes: &Homes, before: &Homes) -> u64 {
     match setting.method {
         _ if homes.is_whole => 0,
@@ -96,7 +97,7 @@ pub fn metadata(setting: &Setting, homes: &Homes, before: &Homes) -> u64 {
     }
 }
 
-/// The fewest nodes of a binary tree that cover these leaves.
+/// The minimum number of nodes of a binary tree that cover these leaves.
 fn nodes(mut first: u64, last: u64) -> u64 {
     let mut count = 0;
     while first < last {

@@ -1,8 +1,9 @@
-//! Restarts of a version from files, against plain reads of what they need, and of a whole file.
+//! Restarts of a version from files, against plain reads of the data that they need, and of a whole file.
 //!
-//! One region of `--mib` MiB changes between versions: 8 bytes in one of every ten blocks of 64 KiB, anywhere. Of versions 10, 50 and 100 it is measured,
-//! in turn: a restart that loads it, without node memory; a pass of plain reads over the ranges of the files that it needs, to whole blocks of 64 KiB, each
-//! once; and plain reads of the first version's file, which is whole. All read around the page cache where the file system can, and find it without the files.
+//! One region of `--mib` MiB changes between versions: 8 bytes, anywhere, in every ten blocks of 64 KiB. For versions 10, 50 and 100, three
+//! things are measured in turn: a restart that loads the version, without node memory; a pass of plain reads over the ranges of the files
+//! that the restart needs, extended to whole blocks of 64 KiB, each read once; and plain reads of the first version's file, which is whole.
+//! All reads bypass the page cache where the file system can, and do not find the files in it.
 
 use super::Options;
 use super::files::File;
@@ -19,13 +20,13 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 
-/// The versions that are restored, if there are so many.
+/// The versions that are restored, if there are that many.
 const VERSIONS: [u64; 3] = [10, 50, 100];
-/// What is read is rounded to.
+/// Reads are rounded to multiples of this many bytes.
 const BLOCK: u64 = 64 << 10;
-/// One block of so many changes.
+/// One change in this many blocks.
 const GROUP: usize = 10;
-/// Bytes of a plain read, and threads that read, as the library has them.
+/// Bytes of a plain read, and threads that read, as in the library.
 const READ: u64 = 4 << 20;
 const READERS: usize = 2;
 const O_DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
@@ -77,7 +78,7 @@ pub fn measure(options: &Options, comm: &SimpleCommunicator) {
     session.close().expect("closes");
 }
 
-/// Takes all versions; those that are to be restored, and what they hold.
+/// Takes all versions; returns those that are to be restored, and what they hold.
 fn write(options: &Options, comm: &SimpleCommunicator, config: Config) -> Vec<(u64, Vec<u8>)> {
     let (mut rng, mut known) = (Rng::new(options.seed), Vec::new());
     let mut values = vec![0u8; options.mib << 20];
@@ -100,7 +101,7 @@ fn write(options: &Options, comm: &SimpleCommunicator, config: Config) -> Vec<(u
     known
 }
 
-/// The blocks of files in which the bytes of a shard lie, each once.
+/// The blocks of files that hold the bytes of a shard, each once.
 fn needed<'a>(files: &'a BTreeMap<u64, File>, of: &File) -> Vec<(&'a Path, Vec<Range<u64>>)> {
     let mut places: BTreeMap<u64, Vec<Range<u64>>> = BTreeMap::new();
     for part in of.parts() {
@@ -123,7 +124,7 @@ fn needed<'a>(files: &'a BTreeMap<u64, File>, of: &File) -> Vec<(&'a Path, Vec<R
     places.into_iter().map(|(operation, places)| (&*files[&operation].path, joined(places))).collect()
 }
 
-/// The time of a call that finds no file in the page cache.
+/// The time of a call that finds none of the files in the page cache.
 fn timed(files: &BTreeMap<u64, File>, call: impl FnOnce()) -> f64 {
     for file in files.values() {
         let file = std::fs::File::open(&file.path).expect("it is there");

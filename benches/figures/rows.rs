@@ -1,11 +1,12 @@
-//! What is printed: one line for each setting.
+//! The lines that are printed, one for each setting.
 //!
-//! - `ratio`: bytes of files that refer to nothing over those of the files that there are, without the first checkpoint, as in the paper, and with it;
-//!   `paper_ratio` is that of the bytes alone, with the paper's metadata in place of ours (`paper.rs`).
-//! - `gb_s`: bytes of the counters over the time from the call of a capture until it is committed on the local tier; `process_gb_s`: until it is whole
-//!   in node memory; `look_gb_s`: over the time that the device takes for the look at the chunks. Sums over sums, without the
-//!   first one, too; `gb_s_median` and the seconds are medians.
-//! - `stored_bytes`, `own_bytes` (before compression), `metadata_bytes` (all else in the files), `paper_metadata_bytes`, `extents`: of all but the first.
+//! - `ratio`: bytes of files that refer to nothing over bytes of the actual files, without the first checkpoint, as in the paper, and with
+//!   it. `paper_ratio` is the ratio of the data alone, with the paper's metadata in place of ours (`paper.rs`).
+//! - `gb_s`: bytes of the counters over the time from the call of a capture until it is committed on the local tier; `process_gb_s`: until
+//!   it is whole in node memory; `look_gb_s`: over the time that the device takes for the look at the chunks. These are sums over sums,
+//!   also without the first checkpoint; `gb_s_median` and the seconds are medians.
+//! - `stored_bytes`, `own_bytes` (before compression), `metadata_bytes` (everything else in the files), `paper_metadata_bytes` and
+//!   `extents` count all checkpoints but the first.
 
 use super::states::Input;
 use super::{Options, over_all};
@@ -14,7 +15,7 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 use serde_json::{Value, json};
 
-/// A rate in GB/s; none where nothing was measured.
+/// A rate in GB/s; `None` where nothing was measured.
 fn gb_s(bytes: f64, seconds: f64) -> Option<f64> {
     (seconds > 0.0).then(|| rounded(bytes / seconds / 1e9))
 }
@@ -34,7 +35,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     (sorted[sorted.len() / 2] * 1e6).round() / 1e6
 }
 
-/// What was measured.
+/// The part of a line that says what was measured.
 fn head(figure: &str, options: &Options, input: &Input, setting: &Setting) -> Value {
     let (sources, live) = record(options);
     json!({
@@ -82,8 +83,8 @@ pub fn row(figure: &str, options: &Options, input: &Input, setting: &Setting, ta
     )
 }
 
-/// The line of a setting with the ranks of `comm`, of which the slowest counts, printed by the first; `single` is the rate of one rank by itself. The rate
-/// of all. Collective.
+/// Prints, on the first rank, the line of a setting with the ranks of `comm`, of which the slowest counts; `single` is the rate of one rank
+/// by itself. Returns the rate of all ranks. Collective.
 pub fn scaled(
     options: &Options,
     input: &Input,

@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The name of the series, and of its region.
+/// The name of the series and of its region.
 pub const NAME: &str = "counters";
 /// Room for the tables of chunks, in node memory and on the GPU: more than any of these inputs needs.
 const TABLES: Budget = Budget::Bytes(8 << 30);
 
-/// The most sources that there may be, and what of one must be in use: hardly anything.
+/// The maximum number of sources, and the share of a source that must be in use: hardly anything.
 const SOURCES: u64 = 32;
 const LIVE: f64 = 1e-6;
 
-/// Node memory is made ready in the background, while a program computes: for each of the first two checkpoints at this rate.
+/// The rate at which node memory is made ready in the background, while a program computes, for each of the first two checkpoints.
 const READY_BYTES_S: f64 = 4e9;
 
 /// How checkpoints are taken.
@@ -58,23 +58,23 @@ pub struct Taken {
     pub process: f64,
     /// From the call until it is committed on the local tier.
     pub committed: f64,
-    /// What the look at its chunks took on the device.
+    /// The device's time for the look at its chunks.
     pub look: f64,
     /// Bytes of its file.
     pub file: u64,
-    /// Bytes of the file where it refers to nothing.
+    /// Bytes of the file if it referred to nothing.
     pub whole: u64,
     /// Bytes of the shard that it stores itself, before they are compressed.
     pub own: u64,
-    /// Bytes that this takes.
+    /// Bytes that these occupy in the file.
     pub stored: u64,
-    /// How many extents there are; none in a file that refers to nothing.
+    /// Number of extents; 0 in a file that refers to nothing.
     pub extents: usize,
-    /// What the paper's method would write beside the bytes.
+    /// Metadata bytes that the paper's method would write.
     pub paper: u64,
 }
 
-/// A folder of this run, on this rank the same as on the others. Its first rank removes it at the end.
+/// A folder of this run, the same on all ranks. The first rank removes it at the end.
 pub struct Folder {
     /// Where it is.
     pub path: PathBuf,
@@ -82,7 +82,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// A new one. Collective.
+    /// A new folder. Collective.
     pub fn new(below: &Path, comm: &SimpleCommunicator) -> Folder {
         let mut number = [u64::from(std::process::id())];
         comm.process_at_rank(0).broadcast_into(&mut number);
@@ -103,20 +103,20 @@ impl Drop for Folder {
     }
 }
 
-/// What sessions of a setting have in common; `bytes` are those of a rank's checkpoint.
+/// The configuration that the sessions of a setting share; `bytes` is the size of a rank's checkpoint.
 pub fn config(options: &Options, setting: &Setting, bytes: u64, ranks: u64, memory: &Path, local: &Path) -> Config {
     let (mut config, room) = (Config::default(), bytes + (16 << 20));
     config.job.name = Some("figures".into());
     config.job.block_bytes = setting.block;
     config.job.global_enabled = false;
-    // All of them.
+    // Keep all checkpoints.
     config.job.local.keep_last = 1000;
     let reduction = &mut config.job.reduction;
     (reduction.method, reduction.chunk) = (setting.method, Some(setting.chunk));
     reduction.sources = options.sources.unwrap_or(reduction.sources);
     reduction.live = options.live.unwrap_or(reduction.live);
     reduction.compress = if setting.compress { Compress::On } else { Compress::Off };
-    // Not a line for each session.
+    // Avoid a line for each session.
     config.node.log = LogLevel::Error;
     config.node.reduction_budget = TABLES;
     config.node.device_tables = TABLES;
@@ -128,12 +128,12 @@ pub fn config(options: &Options, setting: &Setting, bytes: u64, ranks: u64, memo
     config
 }
 
-/// `reduction.sources` and `reduction.live` where all checkpoints may be referred to, as in the paper.
+/// `reduction.sources` and `reduction.live` with which all checkpoints may be referred to, as in the paper.
 pub fn record(options: &Options) -> (u64, f64) {
     (options.sources.unwrap_or(SOURCES), options.live.unwrap_or(LIVE))
 }
 
-/// Takes `count` checkpoints, evenly over the states. Collective.
+/// Takes `count` checkpoints, spread evenly over the states. Collective.
 pub fn take(
     options: &Options,
     comm: &SimpleCommunicator,

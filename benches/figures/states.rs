@@ -11,14 +11,14 @@ use mpi::traits::*;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Of the memory of a device states may take one part in so many; the rest is for the cache and the tables of chunks.
+/// States may take one part in this many of the device memory; the rest is for the cache and the tables of chunks.
 const SHARE: u64 = 4;
 
 /// An input that has been counted.
 pub struct Input {
-    /// Which.
+    /// Its kind.
     pub kind: Kind,
-    /// Its edges.
+    /// The number of its edges.
     pub edges: usize,
     /// Bytes of the counters.
     pub bytes: u64,
@@ -27,14 +27,14 @@ pub struct Input {
     states: Vec<State>,
 }
 
-/// The counters as they were.
+/// The counters in one state.
 enum State {
     Host(Vec<u32>),
     Device(DeviceSpan),
 }
 
 impl Input {
-    /// Counts the first `count` of so many parts of the share of each rank of `comm`, and keeps the counters after each. Collective.
+    /// Counts the first `count` of `parts` parts of the share of each rank of `comm`, and keeps the counters after each part. Collective.
     pub fn count(options: &Options, kind: Kind, comm: &SimpleCommunicator, parts: usize, count: usize) -> Input {
         let (rank, ranks) = (comm.rank() as usize, comm.size() as usize);
         let begun = Instant::now();
@@ -60,7 +60,7 @@ impl Input {
         self.states.len()
     }
 
-    /// Makes the counters those of a state.
+    /// Sets the counters to those of a state.
     pub fn set(&mut self, state: usize) {
         match (&mut self.counters, &self.states[state]) {
             (Counters::Host { values, .. }, State::Host(state)) => values.copy_from_slice(state),
@@ -77,7 +77,7 @@ impl Input {
     }
 }
 
-/// A copy of the counters, on the device if all `count` of them find room there.
+/// A copy of the counters, on the device if all `count` of them fit there.
 fn keep(counters: &Counters, length: usize, count: u64) -> State {
     if let Counters::Device(machine) = counters {
         let bytes = machine.counters().bytes();

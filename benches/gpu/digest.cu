@@ -1,10 +1,10 @@
-// The block digest of src/core/base/digest.rs on a GPU: is it the same value, does it keep up with memory, and did other candidates?
+// The block digest of src/core/base/digest.rs on a GPU: is the value the same, does it keep up with memory, and do other candidates?
 //
 //   nvcc -O3 -arch=sm_90 -o digest benches/gpu/digest.cu && ./digest
 //
-// Prints JSON lines: time of a device-to-device copy, of the copy with digests in the same pass, and of the digests
-// alone, for 1 GiB in blocks of 64 KiB to 1 MiB. Exit status 1 if a digest differs from the definition. The candidates are
-// those of benches/digest/speed.rs; nh is the one that was taken. The library's own kernel is measured by `cargo bench --bench device`.
+// Prints JSON lines: the times of a device-to-device copy, of the copy with digests in the same pass, and of the digests alone, for
+// 1 GiB in blocks of 64 KiB to 1 MiB. The exit status is 1 if a digest differs from the definition. The candidates are those of
+// benches/digest/speed.rs; nh is the one that was chosen. `cargo bench --bench device` measures the library's own kernel.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -23,7 +23,7 @@ __host__ __device__ __forceinline__ static u64 mix(u64 z) {
     return z ^ z >> 31;
 }
 
-// Each candidate begins at a pair of words and goes on in steps of so many pairs.
+// Each candidate begins at a pair of words and continues in steps of this many pairs.
 
 // A key for each word.
 struct Nh {
@@ -68,7 +68,7 @@ struct Mixed {
 };
 
 #define TILE 8
-// One thread block per data block; prints the sums, which the finish of the digest would cost nothing to turn into one.
+// One thread block per data block. Writes the sums, which the finish of the digest would turn into one at no cost.
 template <class Candidate, bool COPY>
 __global__ void __launch_bounds__(512) digest(const ulonglong2 *source, ulonglong2 *target, u64 *sums, int pairs_per_block) {
     __shared__ u64 partial[2][16];

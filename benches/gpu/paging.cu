@@ -1,11 +1,11 @@
 // How should a cache in GPU memory be cut up? Figures for the choice between
 //   (a) one contiguous range, and gaps found by an eviction rule that looks for neighbours;
-//   (b) fixed physical pages, remapped behind a contiguous virtual range for each entry;
-//   (c) fixed pages that are never remapped: kernels go through a table of pages, copies go page by page.
+//   (b) fixed physical pages, remapped to a contiguous virtual range for each entry;
+//   (c) fixed pages that are never remapped: kernels use a table of pages, and copies are made page by page.
 //
 //   nvcc -O3 -arch=sm_90 -o paging benches/gpu/paging.cu -lcuda && ./paging
 //
-// Prints JSON lines. Times are medians; device times between events, host times of the calls.
+// Prints JSON lines. Times are medians: device times between events, host times of the calls.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -41,7 +41,7 @@ __global__ void copy(const ulonglong2 *from, ulonglong2 *to, size_t pairs) {
         if (at < pairs) to[at] = from[at];
 }
 
-// The target lies on pages: page p of the entry at table[p].
+// The target consists of pages: page p of the entry is at table[p].
 __global__ void copy_paged(const ulonglong2 *from, ulonglong2 *const *table, size_t pairs, int page_shift) {
     size_t at = (size_t)blockIdx.x * blockDim.x * 8 + threadIdx.x;
     size_t mask = ((size_t)1 << page_shift) - 1;
@@ -96,7 +96,7 @@ int main() {
     size_t granularity;
     DRIVER(cuMemGetAllocationGranularity(&granularity, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
 
-    // (b) What does a remapping cost the host, with an idle and with a busy device? An entry of 128 MiB.
+    // (b) What does a remapping cost the host, with an idle and with a busy device? The entry has 128 MiB.
     const size_t entry = 128 * MIB;
     for (size_t page : {2 * MIB, 8 * MIB, 32 * MIB, 128 * MIB}) {
         size_t count = entry / page;
@@ -128,7 +128,7 @@ int main() {
         for (auto handle : pages) DRIVER(cuMemRelease(handle));
     }
 
-    // Does a remapping slow down a kernel that runs beside it? A copy of 4 GiB, alone and while pages are remapped.
+    // Does a remapping slow down a kernel that runs at the same time? A copy of 4 GiB is timed alone and while pages are remapped.
     {
         ulonglong2 *a, *b;
         size_t bytes = (size_t)4096 * MIB, pairs = bytes / 16;
@@ -156,7 +156,7 @@ int main() {
         CHECK(cudaFree(b));
     }
 
-    // (a) against (c): a copy into one range, and onto scattered pages of a pool of 8 GiB.
+    // (a) against (c): a copy into one range, and one onto scattered pages of a pool of 8 GiB.
     {
         size_t pool = (size_t)8192 * MIB;
         char *cache, *source;
@@ -186,7 +186,7 @@ int main() {
             printf("}\n");
         }
 
-        // To the host and back by pages, queued one after the other on one stream; 2 GiB in all.
+        // Copies to the host and back by pages, queued one after the other on one stream; 2 GiB in all.
         size_t bytes = 2048 * MIB;
         char *host;
         CHECK(cudaMallocHost(&host, bytes));
@@ -206,7 +206,7 @@ int main() {
                        page / MIB, bytes / us / 1000);
             }
 #if CUDART_VERSION >= 13000
-        // The same in one call.
+        // The same copies in one call.
         for (int up = 0; up < 2; up++)
             for (size_t page : {64 * MIB / 1024, 1 * MIB, 2 * MIB, 8 * MIB}) {
                 size_t count = bytes / page;

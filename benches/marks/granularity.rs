@@ -1,5 +1,5 @@
-//! Scattered pieces of device memory on their way to pinned host memory, by length and by who carries them: figure 9 of ICS'19, and what a program feels
-//! of it beside.
+//! Scattered pieces of device memory on their way to pinned host memory, by length and by carrier: figure 9 of ICS'19, and what a program
+//! that runs at the same time feels of this.
 #![forbid(unsafe_code)]
 
 use super::node::{self, median};
@@ -14,25 +14,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How much is sent in one go; it is every second piece of twice as much.
+/// Bytes that are sent in one go: every second piece of twice as many.
 const BYTES: u64 = 256 * MIB;
-/// What is enqueued in one call, and how many such are on their way.
+/// Bytes that are enqueued in one call, and the number of calls that are in progress at once.
 const BATCH: u64 = 16 * MIB;
 const AHEAD: usize = 4;
-/// The paper gathers so much in a buffer before it goes down.
+/// The paper gathers this many bytes in a buffer before they are sent to the host.
 const GATHERED: u64 = 2 * MIB;
 const STEPS: usize = 40;
 
-/// Who carries.
+/// Who carries the pieces.
 #[derive(Clone, Copy)]
 enum Way {
     /// Bare copies to the host, one by one: the paper's (a).
     Copies,
-    /// Bare copies into a buffer on the device: its (b).
+    /// Bare copies into a buffer on the device: the paper's (b).
     Buffer,
-    /// The same, and from there down in one: its (c).
+    /// The same, and from the buffer to the host in copies of `GATHERED` bytes: the paper's (c).
     Gathered,
-    /// Ours.
+    /// Pieces sent by Bivouac.
     Sent(Carrier),
 }
 
@@ -58,12 +58,12 @@ struct Bed {
 }
 
 impl Bed {
-    /// Every second piece.
+    /// Where every second piece begins.
     fn pieces(&self, size: u64) -> impl Iterator<Item = u64> {
         (0..2 * BYTES).step_by(2 * size as usize)
     }
 
-    /// Sends everything once; returns when it is there.
+    /// Sends everything once; returns when it has arrived.
     fn carry(&mut self, stream: &dyn Stream, way: Way, size: u64) {
         let part = |at| self.from.part(at, size).expect("inside");
         match way {
@@ -104,7 +104,7 @@ impl Bed {
     }
 }
 
-/// Pinned memory that stays.
+/// Memory that stays pinned.
 fn pinned(device: &dyn Device) -> &'static mut [u8] {
     let (range, memory) = HostRange::leaked(vec![1u8; BYTES as usize + 4096].leak());
     let skip = range.address().next_multiple_of(4096) - range.address();
@@ -113,7 +113,7 @@ fn pinned(device: &dyn Device) -> &'static mut [u8] {
     &mut memory[skip..skip + BYTES as usize]
 }
 
-/// All ranks at once; the figures are the root's. Collective.
+/// Measures on all ranks at once; the figures are the root's. Collective.
 pub fn measure(world: &SimpleCommunicator, rounds: usize) {
     let device: Arc<dyn Device> = node::gpu(world).expect("a GPU");
     let allocate = |bytes| device.allocate(bytes).expect("room");

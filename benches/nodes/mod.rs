@@ -1,11 +1,11 @@
-//! Ranks of one host as if they were on several nodes.
+//! Ranks of one host that act as if they were on several nodes.
 
 use bivouac_core::base::Rank;
 use bivouac_core::comm::mpi::MpiComm;
 use bivouac_core::comm::{Comm, CommError, Label, Parcel, Slice};
 use std::time::Duration;
 
-/// The message layer of MPI, with nodes that are not those of the host.
+/// MPI's message layer, with nodes that are not those of the host.
 pub struct Scattered {
     pub inner: MpiComm,
     /// The node of each rank.

@@ -1,4 +1,4 @@
-//! The figures of ICPP'23, with our numbers: what `benches/figures.rs` has printed.
+//! The figures of ICPP'23 with our numbers, from what `benches/figures.rs` has printed.
 
 use super::{Picture, Series, grouped, number, word};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 /// The order of the inputs.
 const INPUTS: [&str; 5] = ["delaunay", "road", "bubble", "race", "mesh"];
 
-/// All that can be made of these rows.
+/// All pictures that these rows allow.
 pub fn pictures(rows: &[Value]) -> Vec<Picture> {
     let mut pictures = Vec::new();
     for input in INPUTS {
@@ -21,7 +21,7 @@ pub fn pictures(rows: &[Value]) -> Vec<Picture> {
     pictures
 }
 
-/// What a row is called in a legend.
+/// The name of a row in a legend.
 fn method(row: &Value) -> String {
     let method = word(row, "method");
     match (method, row["compress"] == true) {
@@ -39,7 +39,7 @@ fn values(rows: &[&Value], key: &str) -> Vec<f64> {
     values
 }
 
-/// Bars of a column over the values of another one. A row that has none there stands at all of them.
+/// Bars of a column over the values of another. A row without such a value appears at all of them.
 fn bars(rows: &[&Value], key: &str, name: impl Fn(&Value) -> String, of: &str) -> Vec<Series> {
     let places = values(rows, key);
     let spread = rows.iter().flat_map(|row| {
@@ -120,7 +120,7 @@ fn by_count(input: &str, rows: &[&Value]) -> [Picture; 2] {
     ]
 }
 
-/// Figure 6; `machine` ends the names of its files.
+/// Figure 6; `machine` is the suffix of its files' names.
 pub fn by_ranks(rows: &[Value], machine: &str) -> [Picture; 2] {
     let rows = &rows.iter().filter(|row| row["figure"] == "figures 6").collect::<Vec<_>>()[..];
     let names = || named(rows, "ranks");

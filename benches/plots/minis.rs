@@ -1,15 +1,15 @@
-//! Figures 6 to 11 of ICS'19, with our numbers: what `minis --measure` and `marks --only granularity` have printed.
+//! Figures 6 to 11 of ICS'19 with our numbers, from what `minis --measure` and `marks --only granularity` have printed.
 
 use super::{Picture, Series, grouped, number, word};
 use serde_json::Value;
 
 /// The order of the programs.
 const APPS: [&str; 6] = ["cg", "particles", "rtm", "sweep", "amr", "stencil"];
-/// One in so many blocks that have not changed is sent all the same, and not counted as equal.
+/// One in this many unchanged blocks is nevertheless sent, and not counted as equal.
 const REFRESHED: f64 = 64.0;
 const KIB: f64 = 1024.0;
 
-/// What of a shard has changed since the checkpoint but one before, by steps between checkpoints, and by the length of blocks; all programs.
+/// How much of a shard has changed since the last checkpoint but one, by steps between checkpoints, and by block length, for all programs.
 pub fn volumes(rows: &[Value]) -> Vec<Picture> {
     let changed = |row: &Value| 1.0 - number(row, "equal") * REFRESHED / (REFRESHED - 1.0) / number(row, "bytes");
     let coarse = |row: &&Value| number(row, "block") == 64.0 * KIB;
@@ -54,7 +54,7 @@ pub fn volumes(rows: &[Value]) -> Vec<Picture> {
     ]
 }
 
-/// How fast scattered pieces come to the host.
+/// How fast scattered pieces reach the host.
 pub fn granularity(rows: &[Value]) -> Vec<Picture> {
     let series = |key: &'static str| {
         let kept = |row: &&Value| !matches!(word(row, "way"), "into a buffer" | "kernel 2" | "kernel 16");
@@ -92,11 +92,12 @@ fn label(row: &Value) -> String {
     }
 }
 
-/// What a checkpoint adds to the time of a program, of what a blocking copy adds: without a buffer on the device, and with one for half of it.
+/// How much a checkpoint adds to the time of a program, relative to what a blocking copy adds: without a buffer on the device, and with one
+/// for half of the data.
 pub fn pictures(rows: &[Value]) -> Vec<Picture> {
     let place = |row: &Value| APPS.iter().position(|app| *app == word(row, "app")).map_or(f64::NAN, |at| at as f64);
     let is_slow = |row: &Value| row["link_mib_s"].is_number();
-    // F of the same run of programs.
+    // F, from the same run of programs.
     let copied = |row: &Value| {
         let is_it = |other: &&Value| {
             other["app"] == row["app"] && word(other, "way") == "copy" && is_slow(other) == is_slow(row)
@@ -105,7 +106,7 @@ pub fn pictures(rows: &[Value]) -> Vec<Picture> {
         all.sort_by(f64::total_cmp);
         all.first().copied().unwrap_or(f64::NAN)
     };
-    // Where it adds nothing the difference of two medians may be less than that.
+    // Where a checkpoint adds nothing, the difference of two medians may be negative.
     let point = |row: &Value| (place(row), (number(row, "added") / copied(row)).max(0.0));
     let series = |slow: bool, labels: &[&str]| {
         let kept = rows.iter().filter(|row| is_slow(row) == slow && labels.contains(&label(row).as_str()));

@@ -13,7 +13,7 @@ const SPIN: &str = "extern \"C\" __global__ void spin(unsigned long long nanosec
     do { asm volatile(\"mov.u64 %0, %globaltimer;\" : \"=l\"(now)); } while (now - begun < nanoseconds);
 }";
 
-/// Nothing, for an exact time; the thread sleeps for most of it unless it is told not to.
+/// Does nothing, for an exact time; the thread sleeps for most of it unless it is told not to.
 pub fn idle(seconds: f64, is_awake: bool) {
     let until = Instant::now() + Duration::from_secs_f64(seconds);
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -27,7 +27,7 @@ pub fn idle(seconds: f64, is_awake: bool) {
 pub struct Kernels {
     stream: Arc<CudaStream>,
     spin: CudaFunction,
-    /// The end of the newest.
+    /// The end of the newest kernel.
     newest: Option<CudaEvent>,
 }
 
@@ -37,7 +37,7 @@ impl Kernels {
         Kernels { stream: stream.clone(), spin: module.load_function("spin").expect("kernel"), newest: None }
     }
 
-    /// Enqueues a kernel of that length, and waits for the one before.
+    /// Enqueues a kernel of this length, and waits for the previous one.
     pub fn step(&mut self, seconds: f64) {
         let nanoseconds = (seconds * 1e9) as u64;
         let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
@@ -51,7 +51,7 @@ impl Kernels {
         }
     }
 
-    /// Waits for all that was enqueued.
+    /// Waits for everything that was enqueued.
     pub fn end(&mut self) {
         self.stream.synchronize().expect("kernels");
         self.newest = None;

@@ -8,7 +8,7 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 use std::sync::Arc;
 
-/// This rank's GPU: its number, modulo the GPUs that there are. Says so and answers `None` where there is none.
+/// This rank's GPU: the rank's number on the node, modulo the number of GPUs. Where there is none, says so and returns `None`.
 pub fn gpu(world: &SimpleCommunicator) -> Option<Arc<CudaDevice>> {
     let first = match CudaDevice::open(0) {
         Ok(first) => first,
@@ -25,12 +25,12 @@ pub fn gpu(world: &SimpleCommunicator) -> Option<Arc<CudaDevice>> {
     }
 }
 
-/// How many GPUs there are.
+/// The number of GPUs.
 pub fn gpus() -> usize {
     CudaContext::device_count().map_or(1, |count| count.max(1) as usize)
 }
 
-/// A segment of the ranks with so many bytes for each. The root closes it last.
+/// A segment of the ranks, with this many bytes for each. The root closes it last.
 pub fn segment(world: &SimpleCommunicator, bytes_of_each: u64) -> Arc<Segment> {
     let (rank, size) = (world.rank() as u32, world.size() as u32);
     let mut name = [u64::from(std::process::id())];
@@ -52,8 +52,8 @@ pub fn segment(world: &SimpleCommunicator, bytes_of_each: u64) -> Arc<Segment> {
     Arc::new(made.unwrap_or_else(|| Segment::attach(&spec, rank).expect("segment")))
 }
 
-/// Lets the machine's memory be touched once, by several threads: a virtual machine gets it from its host then, which is slow
-/// and happens once.
+/// Touches the machine's memory once, with several threads: a virtual machine receives it from its host only then, which is
+/// slow and happens once.
 pub fn warm(bytes: u64) {
     let mut memory: Vec<u8> = Vec::with_capacity(bytes as usize);
     let parts = memory.spare_capacity_mut().chunks_mut((bytes as usize).div_ceil(8));
@@ -68,7 +68,7 @@ pub fn warm(bytes: u64) {
     });
 }
 
-/// The value that so much of all values lie below.
+/// The value below which this share of all values lies.
 pub fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-/// Memory that is handed out front to back, as versions are appended.
+/// Memory that is handed out from front to back, as versions are appended.
 struct Pinned {
     address: u64,
     bytes: u64,
@@ -45,7 +45,7 @@ impl Drop for Pinned {
 }
 
 fn bytes_at<'a>(address: u64, bytes: u64) -> &'a mut [u8] {
-    // SAFETY: the callers name pinned memory of theirs, each range used by one of them at a time.
+    // SAFETY: the callers name their own pinned memory, and only one of them uses a range at a time.
     unsafe { std::slice::from_raw_parts_mut(address as *mut u8, bytes as usize) }
 }
 
@@ -71,7 +71,7 @@ pub fn set_and_register(setup: &Setup, bytes: u64) -> f64 {
     seconds
 }
 
-/// What the disk gives: prints a line for each number of threads.
+/// What the disk delivers: prints a line for each number of threads.
 pub fn raw_file(directory: &Path, bytes: u64, set: &str) {
     const PIECE: u64 = 4 << 20;
     let pieces = bytes / PIECE;
@@ -100,7 +100,7 @@ pub fn raw_file(directory: &Path, bytes: u64, set: &str) {
     }
 }
 
-/// An unnamed file around the page cache.
+/// An unnamed file that bypasses the page cache.
 fn file(directory: &Path) -> File {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT;
     let opened = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
@@ -111,14 +111,15 @@ fn file(directory: &Path) -> File {
     )
 }
 
-/// Where a version rests.
+/// Where a version is kept.
 #[derive(Clone, Copy)]
 enum Place {
     Host(u64),
     File(u64),
 }
 
-/// (a) Every copy is waited for, to host memory and from it, to the file and from it. Enqueued: only those with the file are.
+/// (a) Every copy is waited for: to and from host memory, to and from the file. If copies are enqueued, only those to
+/// and from the file are.
 pub struct Blocking {
     stream: Arc<CudaStream>,
     enqueue: bool,
@@ -154,7 +155,7 @@ fn down(stream: &CudaStream, span: &DeviceSpan, address: u64, bytes: u64) {
     unsafe { result::memcpy_dtoh_async(bytes_at(address, bytes), span.address(), stream.cu_stream()) }.expect("copy");
 }
 
-/// Brings a version back, over the bounce buffer if it is in the file.
+/// Brings a version back, through the bounce buffer if it is in the file.
 fn bring(stream: &CudaStream, span: &DeviceSpan, place: Place, bytes: u64, file: &File, bounce: &Pinned) {
     let address = match place {
         Place::Host(address) => address,
@@ -202,9 +203,9 @@ impl Engine for Blocking {
     }
 }
 
-/// (b) Copies to host memory are enqueued, and waited for before the application computes on (its buffer would change); a thread
-/// writes the oldest to the file when host memory runs short. Reading is on demand. Enqueued: the stream's order keeps the buffer
-/// as it is, and only reads from the file are waited for.
+/// (b) Copies to host memory are enqueued, and waited for before the application continues to compute, because its buffer would
+/// change; a thread writes the oldest to the file when host memory runs short. Versions are read on demand. If copies are
+/// enqueued, the stream's order protects the buffer, and only reads from the file are waited for.
 pub struct OnDemand {
     stream: Arc<CudaStream>,
     enqueue: bool,
@@ -212,7 +213,7 @@ pub struct OnDemand {
     shared: Arc<Shared>,
     bounce: Pinned,
     work: Option<Sender<Copied>>,
-    /// Versions that were given to the writer.
+    /// Number of versions that were given to the writer.
     sent: u64,
     writer: Option<std::thread::JoinHandle<()>>,
 }
@@ -222,9 +223,9 @@ struct Copied {
     version: u64,
     address: u64,
     bytes: u64,
-    /// Where it goes in the file.
+    /// Its place in the file.
     at: u64,
-    /// Happens when the copy is there.
+    /// Happens when the copy has arrived.
     arrived: CudaEvent,
 }
 
@@ -238,16 +239,16 @@ struct HostState {
     host: Pinned,
     /// Free ranges: address and length. Invariant: no two touch.
     free: BTreeMap<u64, u64>,
-    /// Versions that are in the file, too, oldest first: number, address, length, where in the file.
+    /// Versions that are in the file as well, oldest first: number, address, length, place in the file.
     kept: VecDeque<(u64, u64, u64, u64)>,
     places: BTreeMap<u64, Place>,
     end: u64,
-    /// Versions that the writer is done with.
+    /// Number of versions that the writer is done with.
     written: u64,
 }
 
 impl HostState {
-    /// Memory for a version: new, free, or of the oldest ones that the file has. `None`: the file has none of them yet.
+    /// Memory for a version: new, free, or taken from the oldest versions that the file has. `None` if the file has none of them yet.
     fn take(&mut self, bytes: u64) -> Option<u64> {
         if let Some(address) = self.host.take(bytes) {
             return Some(address);
@@ -304,7 +305,7 @@ impl OnDemand {
     }
 }
 
-/// Writes versions in the order in which they came; their memory is free afterwards.
+/// Writes versions in the order of their arrival; their memory is free afterwards.
 fn write_behind(shared: &Shared, work: &Receiver<Copied>, spills: bool) {
     for Copied { version, address, bytes, at, arrived } in work {
         arrived.synchronize().expect("copy");
@@ -374,8 +375,8 @@ impl Drop for OnDemand {
     }
 }
 
-/// (c) Managed memory as the HPDC'23 paper tuned it (section 5.2.2): preferred location, accessed-by, and prefetch both ways; what
-/// is prefetched and not yet read stays within the GPU budget.
+/// (c) Managed memory as tuned in the HPDC'23 paper (section 5.2.2): preferred location, accessed-by, and prefetch in both
+/// directions. Versions that are prefetched and not yet read stay within the GPU budget.
 pub struct Managed {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
@@ -479,7 +480,7 @@ impl Engine for Managed {
         let (address, length) = self.versions[version as usize];
         self.advise(address, length, sys::CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, true);
         self.copy(self.span.address(), address, bytes);
-        // The flush: what is written moves to the host as soon as the GPU budget is used up.
+        // The flush: written versions move to the host as soon as the GPU budget is used up.
         self.resident.insert(version, bytes);
         while self.resident.values().sum::<u64>() > self.budget {
             let (oldest, length) = self.resident.pop_first().expect("not empty");
@@ -536,7 +537,7 @@ pub struct Floor {
     ring: DeviceSpan,
 }
 
-/// Bytes of a block, as histories have them.
+/// Bytes of a block, as in histories.
 const BLOCK: u64 = 256 << 10;
 
 impl Floor {

@@ -8,7 +8,8 @@ pub fn random(state: &mut u64) -> f64 {
     (*state >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Sizes of the papers' shape (HPDC'23, figure 4; HiPC'22, figure 3a): small early, growing, with spread; `gb` 10^9 bytes in all.
+/// Sizes distributed as in the papers (HPDC'23, figure 4; HiPC'22, figure 3a): small early, growing, with spread; `gb`
+/// times 10^9 bytes in all.
 pub fn variable(count: u64, gb: f64, seed: u64) -> Vec<u64> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let raw: Vec<f64> = (0..count)

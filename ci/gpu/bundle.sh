@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds what ci/gpu/run.sh runs on a machine with GPUs but without cargo or a network: stripped test and bench binaries, the
-# library with the interfaces for C, VELOC and Python, and the programs that test those; in out/gpu/. That machine needs the CUDA
-# driver, NVRTC, Open MPI of the same major version, libnuma and libhwloc; for Python also mpi4py, NumPy and PyTorch.
+# Builds, in out/gpu/, what ci/gpu/run.sh runs on a machine with GPUs but without cargo or a network: stripped test and bench
+# binaries, the library with the interfaces for C, VELOC and Python, and the programs that test these interfaces. That machine
+# needs the CUDA driver, NVRTC, Open MPI of the same major version, libnuma and libhwloc; for Python it also needs mpi4py,
+# NumPy and PyTorch.
 #   ci/gpu/bundle.sh           everything
 #   ci/gpu/bundle.sh --small   what `run.sh --only tests,interfaces,device` needs
 set -euo pipefail
@@ -20,7 +21,7 @@ esac
 folder=out/gpu
 rm -rf "$folder" && mkdir -p "$folder/lib"
 
-# Prints the paths of the executables that cargo names, newest build of each.
+# Prints the paths of the executables that cargo names, with the newest build of each.
 built() {
     "$@" --message-format json | python3 -c '
 import json, sys
@@ -49,7 +50,7 @@ find "$folder" -type f -exec strip {} +
 cp -r src/capi/python/bivouac "$folder/lib/bivouac"
 find "$folder/lib" -name __pycache__ -prune -exec rm -r {} +
 cp tests/programs/python/gpu.py "$folder/python_gpu.py"
-# Built on that machine, if it has nvcc.
+# This is built on that machine, if it has nvcc.
 mkdir "$folder/cuda" && cp include/bivouac.h mpi-examples/cuda/heat.cu "$folder/cuda/"
 cp ci/gpu/run.sh ci/gpu/many.sh ci/gpu/cuda.sh benches/shots.sh "$folder/"
 ls -lR "$folder"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds mpi-examples/cuda/heat.cu with nvcc and runs it on one GPU: undisturbed, killed and started again, and with a declaration left out.
 #   ci/gpu/cuda.sh LIBRARY_FOLDER INCLUDE_FOLDER PROGRAM.cu
-# Prints all that the runs print, and a line of each check. Takes about a minute and 12 GiB of /dev/shm.
+# Prints everything that the runs print, and a line for each check. Takes about a minute and 12 GiB of /dev/shm.
 set -uo pipefail
 [ $# -eq 3 ] || { sed -n '2,4s/^# //p' "$0" >&2 && exit 2; }
 library=$(cd "$1" && pwd) && include=$(cd "$2" && pwd) || exit 2
@@ -28,13 +28,13 @@ for flag in $(mpicc --showme:link); do
     *) links+=(-Xcompiler "$flag") ;;
     esac
 done
-# nvcc takes no file called .so.0.1, so the linker is given it.
+# nvcc does not accept a file called .so.0.1, so the linker is given it.
 ours=(-Xlinker --no-as-needed -Xlinker "$(echo "$library"/libbivouac.so.*)" -Xlinker -rpath -Xlinker "$library")
 nvcc -O2 -std=c++17 -arch=native -I"$include" "${flags[@]}" "$3" -o "$folder/heat" "${ours[@]}" "${links[@]}" || exit 1
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 BIVOUAC_OFFLOAD_MODE=always BIVOUAC_MEMORY_BUDGET='6 GiB' BIVOUAC_LOCAL_ENABLED=false
 export BIVOUAC_GLOBAL_EVERY=6 BIVOUAC_GLOBAL_KEEP_LAST=1 BIVOUAC_JOB_NAME="cuda-$$" BIVOUAC_LOCAL_ALLOW_TMPFS=true
-# run NAME OPTION…: in the store of that name.
+# run NAME OPTION…: runs the program in the store of that name.
 run() {
     local name=$1
     shift

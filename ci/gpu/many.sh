@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Figures on a machine with several GPUs (sizes are for four, 64 cores, 512 GiB), from a bundle of ci/gpu/bundle.sh, which puts this file into it.
+# Figures on a machine with several GPUs (sized for four, 64 cores, 512 GiB), from a bundle of ci/gpu/bundle.sh, which contains this file.
 #   out/gpu/many.sh OUT [PART,…] [SECONDS]
-# OUT gets figures.jsonl (each line with the step that printed it), steps.jsonl (each step's exit status and seconds), host.txt, rtm.txt,
-# log.txt and summary.json, all as they come: a run that is cut short is not lost. A step that would not end before SECONDS (540) or its part's limit
-# is left out, and the log says so.
+# OUT receives figures.jsonl (each line with the step that printed it), steps.jsonl (each step's exit status and seconds), host.txt,
+# rtm.txt, log.txt and summary.json, all as they are produced: a run that is cut short loses nothing. A step that would not end before
+# SECONDS (540) or its part's limit is left out, and the log says so.
 # Parts: host warm slots atonce scaling strong | minis marks granularity ics slow volume big fits cold | figures beside rtm chaos | pin near managed. Without PART all but managed, big, volume, granularity, ics and slow. They run in
 # the order in which they appear below. With the word `more` among them, each one also measures less important things.
 set -uo pipefail
@@ -17,14 +17,14 @@ parts=${2:-$all}
 deadline=$((SECONDS + ${3:-540}))
 gpus=$(nvidia-smi -L 2> /dev/null | wc -l)
 [ "$gpus" -gt 0 ] || { echo "no GPU" >&2 && exit 1; }
-# On the disk, and in shared memory.
+# One folder on the disk, and one in shared memory.
 scratch=$(mktemp -d "${MANY_SCRATCH:-/tmp}/many.XXXXXX")
 shared=$(mktemp -d "${MANY_SHARED:-/dev/shm}/many.XXXXXX")
 trap 'rm -rf "$scratch" "$shared"' EXIT
 touch "$out"/{figures.jsonl,steps.jsonl,host.txt,rtm.txt,log.txt}
 part='' part_end=$deadline failed=0 skipped=0
 
-# begin PART SECONDS: is it wanted? Its steps end after that.
+# begin PART SECONDS: is the part wanted? Its steps end within this time.
 begin() {
     [[ ",$parts," == *",$1,"* ]] || return 1
     part=$1 part_end=$((SECONDS + $2))
@@ -32,7 +32,7 @@ begin() {
     echo "== $part, $((deadline - SECONDS)) s left" | tee -a "$out/log.txt" >&2
 }
 
-# Is there time for what is of less value?
+# Are less important measurements wanted, too?
 more() { [[ ",$parts," == *,more,* ]]; }
 
 note() { printf '{"part": "%s", "step": "%s", "rc": %s, "seconds": %s, "at": %s}\n' "$part" "$@" "$SECONDS" | tee -a "$out/steps.jsonl" >&2; }
@@ -45,7 +45,7 @@ check() {
     note "$name" "$rc" 0
 }
 
-# Lines of JSON become figures of that step; what else was printed goes to a file.
+# JSON lines become figures of that step; all other output goes to a file.
 take() {
     local line
     while IFS= read -r line; do
@@ -56,7 +56,7 @@ take() {
     done
 }
 
-# step NAME ESTIMATE LIMIT COMMAND…: from the scratch folder. Left out where the estimate does not fit.
+# step NAME ESTIMATE LIMIT COMMAND…: runs in the scratch folder, and is left out if the estimate does not fit.
 step() {
     local name=$1 estimate=$2 limit=$3 left=$((part_end - SECONDS)) begun=$SECONDS rc
     shift 3
@@ -74,15 +74,15 @@ step() {
     [ -z "${killed:-}" ] || return 0
     if [ "$rc" -ne 0 ]; then
         failed=$((failed + 1))
-        # What it left.
+        # Removes what the step left.
         rm -rf "${MANY_SHARED:-/dev/shm}"/bivouac-* "${shared:?}"/* "$scratch"/bivouac-*
         tail -5 "$out/log.txt" >&2
     fi
     return "$rc"
 }
 
-# The command that starts that many ranks, unbound: our threads go where their GPU is, those of peers and of the bare copies where there
-# is room.
+# The command that starts that many ranks, unbound: Bivouac's threads run where their GPU is, and those of peers and of the bare copies
+# where there is room.
 ranks() { echo "mpirun --oversubscribe --bind-to none -n $1"; }
 # shot SET RANKS ESTIMATE LIMIT OPTION…
 shot() {
@@ -115,20 +115,21 @@ host() {
     done
 }
 
-# Buses of the GPUs as the kernel writes them.
+# The buses of the GPUs, as the kernel writes them.
 mapfile -t buses < <(nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader 2> /dev/null | tr '[:upper:]' '[:lower:]' | sed 's/^ *0000//; s/ *$//')
 if begin host 60; then
     host >> "$out/host.txt"
     note host 0 0
 fi
 
-# Memory of a virtual machine is touched once; and bare copies inside all devices at once. (Where memory grows slowly this takes half a minute.)
+# The memory of a virtual machine is touched once; then come bare copies inside all devices at once. (Where memory grows slowly this
+# takes half a minute.)
 if begin warm 100; then
     shot floor "$gpus" 15 90 --engine floor --warm --host 26 --count 48 --interval 0,10 --tight true
     shot floor 1 5 30 --engine floor --count 48 --interval 0,10
 fi
 
-# Slots, restarts, first checkpoints; bare copies both ways of all GPUs at once in the same run.
+# Slots, restarts and first checkpoints; and in the same run, bare copies in both directions on all GPUs at once.
 counts=$(for count in "$gpus" 1 2; do [ "$count" -le "$gpus" ] && echo "$count"; done | awk '!seen[$0]++')
 if begin slots 170; then
     for count in $counts; do bench slots "$count" 18 60 --rounds 7; done
@@ -140,13 +141,13 @@ if begin slots 170; then
     fi
 fi
 
-# All GPUs at once without an interval: bare copies, and ours. Pairs of GPUs tell which ones share something.
+# All GPUs at once without an interval: bare copies, and Bivouac. Pairs of GPUs show which of them share something.
 atonce() {
     shot "$1" "$2" 14 60 --engine blocking --count 96 --host 13 --interval 0 --tight true
     shot "$1" "$2" 8 60 --ready --count 96 --gpu 2 --host 13 --interval 0
 }
 if begin atonce 160; then
-    # Links of idle GPUs may be slower than they can be.
+    # Links of idle GPUs may run slower than they can.
     (sleep 9 && nvidia-smi --query-gpu=index,pcie.link.gen.current,pcie.link.width.current,clocks.sm,clocks.mem --format=csv,noheader >> "$out/host.txt") 2> /dev/null &
     sampler=$!
     atonce at-once "$gpus"
@@ -160,7 +161,7 @@ fi
 
 [ -z "${sampler:-}" ] || wait "$sampler"
 
-# HPDC'23, figure 9, weak scaling: a quarter of the papers' size for each rank, which keeps all ratios, so that peers end on one disk.
+# HPDC'23, figure 9, weak scaling: each rank has a quarter of the papers' size, which keeps all ratios, so that peers end up on one disk.
 quarter=(--count 96 --gpu 1 --host 8 --gb 11 --sizes variable --order irregular)
 if begin scaling 260; then
     shot hpdc-9 1 12 60 --engine file --gb 4
@@ -170,7 +171,7 @@ if begin scaling 260; then
         shot hpdc-9 "$count" $((10 + count * 10)) 130 "${quarter[@]}" --engine on-demand --hints none --tight false,true
     done
 fi
-# Strong scaling: 11 GB of all ranks together. With one rank it is the part before.
+# Strong scaling: 11 GB for all ranks together. With one rank, this is the previous part.
 if begin strong 90; then
     for count in $counts; do
         [ "$count" -gt 1 ] || continue
@@ -181,7 +182,7 @@ if begin strong 90; then
     done
 fi
 
-# Mini-apps: what a checkpoint adds to some steps, copied and marked, in turns. Half of what is saved finds room in the buffer.
+# Mini-apps: what a checkpoint adds to some steps, copied and marked, in turns. Half of the saved data fits into the buffer.
 minis() {
     local name=$1 app=$2 count=$3 mib=$4 estimate=$5 limit=$6
     shift 6
@@ -208,7 +209,8 @@ if begin minis 200; then
         done
     fi
 fi
-# ICS'19, figures 10 and 11: in all ways, without a buffer and with one for half, in blocks of 64 and of 4 KiB. Steps of some tenth of a second.
+# ICS'19, figures 10 and 11: in all ways, without a buffer and with one for half of the data, in blocks of 64 KiB and of 4 KiB. The steps
+# together take some tenths of a second.
 ics() {
     local name=$1 mib=$2 steps=$3 rounds=$4 app set block buffer ways
     shift 4
@@ -221,9 +223,9 @@ ics() {
     done
 }
 if begin ics 260; then ics ics 1024 4 3; fi
-# The same where the link is a share of 4 GB/s: emulated.
+# The same where the link is a share of 4 GB/s, which is emulated.
 if begin slow 330; then ics ics-slow 256 16 3 --link 3815; fi
-# How much of a GPU's memory has changed since the checkpoint but one before, by steps between checkpoints and by the length of a block.
+# How much of a GPU's memory has changed since the last checkpoint but one, by steps between checkpoints and by block length.
 if begin volume 150; then
     for app in "${apps[@]}"; do
         for every in 1 8 64 512; do
@@ -234,9 +236,9 @@ if begin volume 150; then
         done
     done
 fi
-# More than half of a GPU's memory, and the same bits as without checkpoints.
+# More than half of a GPU's memory is saved, and the result has the same bits as without checkpoints.
 if begin big 420; then
-    # BIG: which ones, by their steps.
+    # BIG names the programs, with their steps.
     for app in ${BIG:-cg:180 stencil:72}; do
         for count in "$gpus" 1; do
             [ "$count" -le 2 ] || continue
@@ -256,11 +258,11 @@ if begin fits 140; then
         shot hpdc-9-fits "$count" 18 60 "${quarter[@]}" --engine on-demand --hints none --host 13 --interval 0,10 --tight false,true
     done
 fi
-# Marked checkpoints. A program that knows no ranks is started once for each GPU.
+# Marked checkpoints. A program that does not know ranks is started once for each GPU.
 if begin marks 250; then
     for count in $counts; do
         only=mark,send,changed,beside
-        # The longest one for all GPUs and for one.
+        # The longest list of figures is for all GPUs and for one.
         [ "$count" != 2 ] || only=send
         if "$here/marks" --help 2> /dev/null | grep -q mpirun; then
             bench marks "$count" 45 150 --gib 4 --rounds 5 --only "$only" --memory "$shared"
@@ -272,7 +274,7 @@ if begin marks 250; then
     done
 fi
 
-# Pieces by length, and who carries them: ICS'19, figure 9.
+# Pieces by length and by carrier: ICS'19, figure 9.
 if begin granularity 90; then bench marks 1 20 80 --only granularity --rounds 5; fi
 
 # HiPC'22, figures 5c and 6: cold starts, in turns and at once, and one call that pins everything first.
@@ -292,7 +294,7 @@ if begin cold 190; then
     fi
 fi
 
-# ICPP'23, figure 6: on the disk that all share, and in shared memory.
+# ICPP'23, figure 6: on the disk that all ranks share, and in shared memory.
 if begin figures 260; then
     for count in $counts; do
         [ "$count" -gt 1 ] || continue
@@ -301,8 +303,8 @@ if begin figures 260; then
     ! more || step "figures, $gpus, in shared memory" 40 150 mpirun --oversubscribe --bind-to none -n "$gpus" "$here/figures" --bench --gpu --fig6 --dir "$shared"
 fi
 
-# Flushes of all ranks at once during steps, and the ways to stagger them: turns by node and by link, the rate by the
-# steps' times.
+# Flushes on all ranks at once during steps, and the ways to stagger them: turns by node and by link, and a rate that
+# follows from the steps' times.
 if begin beside 260; then
     bench beside "$gpus" 14 60 step --rounds 4 --versions 60
     bench beside "$gpus" 14 60 step --rounds 4 --versions 60 --halo 64
@@ -344,8 +346,8 @@ if begin rtm 110; then
     same rtm
 fi
 
-# Eight ranks on the GPUs: device pointers with lost and crashed devices, a killed run that continues, tiny caches, and the tests of the
-# device on all GPUs.
+# Eight ranks on the GPUs: device pointers with lost and crashed devices, a killed run that continues, tiny caches, and the
+# device tests on all GPUs.
 interface() {
     local name=$1 word=$2 store="$scratch/$1"
     shift 2
@@ -394,7 +396,7 @@ if begin chaos 200; then
     same chaos
 fi
 
-# How fast memory is made ready, and what a launch feels of it, all GPUs at once.
+# How fast memory is made ready, and what a launch feels of this, on all GPUs at once.
 if begin pin 120; then
     for count in "$gpus" 1; do
         for pin in turns at-once; do
@@ -419,7 +421,7 @@ if begin near 80; then
     fi
 fi
 
-# Peer (c). Managed memory, always less than the device has free.
+# Peer (c): managed memory, always less than the device's free memory.
 if begin managed 120; then
     for count in $counts; do shot hpdc-9 "$count" 18 60 "${quarter[@]}" --engine managed --tight false,true; done
 fi

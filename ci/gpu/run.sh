@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs a bundle of ci/gpu/bundle.sh on a machine with GPUs, and prints one JSON object: the tests that passed, and the figures.
 #   out/gpu/run.sh [--only PART,…] [--shots [options of benches/shots.sh]] > result.json
-# A PART is tests, interfaces, cuda, rtm, graphlets, device, beside, ready, slots, reduction, marks or figures; without --only all of them. Figures take ten minutes, shots half
-# an hour and 90 GB of memory.
+# A PART is tests, interfaces, cuda, rtm, graphlets, device, beside, ready, slots, reduction, marks or figures; without --only, all of them
+# run. Figures take ten minutes; shots take half an hour and 90 GB of memory.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 BIVOUAC_LOCAL_ALLOW_TMPFS=true
@@ -21,7 +21,7 @@ passed=()
 failed=()
 touch "$scratch/figures"
 
-# Figures are kept for the end, and shown as they come: a run that is cut short is not lost.
+# Figures are kept for the end, and shown as they come, so that a run that is cut short loses nothing.
 figure() { tee -a "$scratch/figures" >&2; }
 
 check() {
@@ -34,7 +34,7 @@ check() {
     fi
 }
 
-# Tests that start mpirun look for programs of the build tree, so only those that run by themselves are here.
+# Tests that start mpirun look for programs in the build tree, so only tests that run by themselves are included.
 if wanted tests; then
     check contract_device ./contract_device --test-threads 1
     check offload ./offload --test-threads 1 on_a_gpu
@@ -95,7 +95,7 @@ if wanted rtm; then
         ranks=$((ranks * 2))
     done
     rtm 1 --reference
-    # How much of the transfers overlapped computation, with a GPU cache that holds part of a shot: otherwise nothing is fetched.
+    # How much of the transfers overlapped computation, with a GPU cache that holds part of a shot: with a larger one, nothing is fetched.
     BIVOUAC_DEVICE_BUDGET='256 MiB' rtm "$gpus" --dir rtm-traced --timeline "$scratch/trace.json" > /dev/null
     python3 - "$scratch/trace.json" "$gpus" <<'END' | figure
 import json, sys
@@ -188,7 +188,7 @@ fi
 if wanted marks; then
     bench marks timeout 600 ./marks --bench --gib 8
 fi
-# The figures of ICPP'23. Some of the inputs at a time: what has been measured stays if the rest takes too long.
+# The figures of ICPP'23, for some of the inputs at a time: what has been measured stays if the rest takes too long.
 figures() { bench figures timeout 600 mpirun --oversubscribe --bind-to none -n "$1" ./figures --bench --dir "$scratch" "${@:2}"; }
 if wanted figures; then
     for inputs in race,mesh delaunay,road bubble; do figures 1 --gpu --fig4 --fig5 --inputs "$inputs"; done

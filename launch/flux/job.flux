@@ -9,7 +9,7 @@
 # flux: --exclusive
 
 # 2. The program, its ranks on each node, and this file, which the job submits again (Flux runs a copy):
-# (If it does not call should_exit in each step, HANG_TIMEOUT must be above the time between two checkpoints. With VELOC's interface:
+# (If it does not call should_exit in each step, HANG_TIMEOUT must exceed the time between two checkpoints. For VELOC's interface,
 # docs/VELOC.md says which lines below to delete.)
 program=(./heat2d --steps 1000000 --every 1000)
 per_node=${RANKS_PER_NODE:-2}
@@ -17,7 +17,7 @@ name=${NAME:-heat}
 script=${SCRIPT:-$PWD/job.flux}
 
 spares=${SPARES:-1}
-# The numbers of ranks that the program can run with, such as 4..8/2: without a spare the job continues with fewer.
+# The numbers of ranks with which the program can run, such as 4..8/2: without a spare, the job continues with fewer.
 elastic=(${RANKS_ALLOWED:+--ranks "$RANKS_ALLOWED"})
 
 # The name ties a run to its checkpoints.

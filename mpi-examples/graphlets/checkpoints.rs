@@ -1,6 +1,6 @@
-//! All calls to Bivouac that the example makes: open, restart, checkpoint, follow what becomes of it.
+//! All calls to Bivouac that the example makes: to open, to restart, to take checkpoints, and to follow what becomes of them.
 //!
-//! What an application needs is in [`Checkpoints::restart`] and [`Checkpoints::take`]; the rest of this file prints.
+//! [`Checkpoints::restart`] and [`Checkpoints::take`] have what an application needs; the rest of this file prints.
 #![forbid(unsafe_code)]
 
 use super::machine::Counters;
@@ -22,9 +22,9 @@ const COUNTERS: &str = "counters";
 /// A session, and its checkpoints whose fate is not settled yet.
 pub struct Checkpoints {
     session: Session,
-    /// What counters on a device go through.
+    /// The caches through which counters on a device are saved.
     caches: Option<Caches>,
-    /// With the highest level that was printed.
+    /// Each with the highest level that was printed.
     pending: Vec<(Pending, Level)>,
     problem: String,
     rank: i32,
@@ -34,7 +34,7 @@ impl Checkpoints {
     /// Opens the session, and the caches if the counters are on a device. `problem` says what is counted. Collective.
     ///
     /// # Errors
-    /// A bad configuration, or what Bivouac says.
+    /// A bad configuration, or any error that Bivouac reports.
     pub fn open(
         world: &SimpleCommunicator,
         options: &Options,
@@ -53,7 +53,7 @@ impl Checkpoints {
     /// Loads the newest checkpoint that all ranks can load, and returns the part that comes next; 0 if there is none. Collective.
     ///
     /// # Errors
-    /// What the restart says, or that the checkpoint belongs to another problem.
+    /// Any error that the restart reports, or a checkpoint that belongs to another problem.
     pub fn restart(&self, counters: &mut Counters) -> Result<u32, Box<dyn Error>> {
         let mut next = 0;
         let mut found = String::new();
@@ -143,18 +143,18 @@ impl Checkpoints {
         }
     }
 
-    /// Is the run to end early, with a last checkpoint? Collective.
+    /// Must the run end early, with a last checkpoint? Collective.
     ///
     /// # Errors
-    /// What the session says.
+    /// Any error that the session reports.
     pub fn should_exit(&self) -> bivouac::Result<bool> {
         self.session.should_exit()
     }
 
-    /// Waits for all checkpoints, prints on rank 0 what the ranks' files have come to, and closes the session. Collective.
+    /// Waits for all checkpoints, prints on rank 0 what the ranks' files hold, and closes the session. Collective.
     ///
     /// # Errors
-    /// What the session says.
+    /// Any error that the session reports.
     pub fn close(mut self, world: &SimpleCommunicator) -> Result<(), Box<dyn Error>> {
         self.settle();
         let stats = self.session.stats();

@@ -1,10 +1,10 @@
-// The kernel of the example: connected induced subgraphs of up to five vertices, each once, and the orbits of their vertices.
+// The kernel of the example: it finds each connected induced subgraph of up to five vertices once, and the orbits of its vertices.
 //
 // A thread enumerates the subgraphs of one root, as `subgraphs.rs` does, with a stack in place of the recursion.
 
 #define LARGEST 5
 
-// Is `vertex` in the ascending list of another one?
+// Is `vertex` in the ascending list of another vertex?
 static __device__ bool is_edge(const unsigned *__restrict__ offsets, const unsigned *__restrict__ neighbours,
                                unsigned of, unsigned vertex) {
     unsigned low = offsets[of], high = offsets[of + 1];
@@ -19,7 +19,7 @@ static __device__ bool is_edge(const unsigned *__restrict__ offsets, const unsig
 }
 
 // Counts the subgraphs of `count` roots starting at `first`. `orbits` has eight bytes for each mask of edges. A counter that is full
-// goes back to zero, and its index plus one into `overflowed`, which is zero otherwise.
+// returns to zero, and its index plus one is written to `overflowed`, which is zero otherwise.
 extern "C" __global__ void __launch_bounds__(128)
 graphlets_count(const unsigned *__restrict__ offsets, const unsigned *__restrict__ neighbours,
                 const unsigned char *__restrict__ orbits, unsigned *__restrict__ counters,
@@ -27,8 +27,8 @@ graphlets_count(const unsigned *__restrict__ offsets, const unsigned *__restrict
     const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
     if (thread >= count) return;
     const unsigned root = first + thread;
-    // By size of the subgraph: its last vertex, its edges, and where it continues: at which vertex, and where in whose
-    // list.
+    // For each size of the subgraph: its last vertex, its edges, and the place where it continues (a vertex, and an
+    // index into that vertex's list).
     unsigned vertex[LARGEST], mask[LARGEST], at[LARGEST];
     int near[LARGEST];
     vertex[0] = root;

@@ -1,4 +1,4 @@
-//! A GPU as a machine: `count.cu`, compiled at run time, on a stream that the copies of Bivouac are ordered with.
+//! A GPU as a machine: `count.cu`, compiled at run time, on a stream with which Bivouac's copies are ordered.
 #![allow(unsafe_code)] // Launching a kernel is unsafe: the compiler cannot see what it does.
 
 use super::super::card::{Card, failed};
@@ -15,7 +15,7 @@ pub const COUNT: &str = include_str!("count.cu");
 /// Threads of a block, as the kernel's launch bounds have it.
 const THREADS: u32 = 128;
 
-/// One GPU, a stream of it, the kernel, and what it reads and writes.
+/// One GPU, one of its streams, the kernel, and what it reads and writes.
 pub struct Gpu {
     device: Arc<dyn Device>,
     launches: Arc<CudaStream>,
@@ -27,7 +27,7 @@ pub struct Gpu {
     neighbours: DeviceSpan,
     orbits: DeviceSpan,
     counters: DeviceSpan,
-    /// Index plus one of a counter that is over its 32 bits.
+    /// Index plus one of a counter that has exceeded its 32 bits.
     overflowed: DeviceSpan,
 }
 
@@ -35,7 +35,7 @@ impl Gpu {
     /// The GPU of the node's rank number `local_rank`, with the graph in its memory.
     ///
     /// # Errors
-    /// As [`Card::open`]; that the graph and the counters find no room.
+    /// The errors of [`Card::open`], and that there is no room for the graph and the counters.
     pub fn open(problem: &Problem, local_rank: usize) -> Result<Gpu, DeviceError> {
         let card = Card::open(COUNT, local_rank)?;
         let kernel = card.kernel("graphlets_count")?;

@@ -11,8 +11,8 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// The graph with those edges, in any order and direction. Loops, repeated edges, and edges of vertices that it does not
-    /// have are left out.
+    /// The graph with those edges, in any order and direction. Loops, repeated edges, and edges of vertices that do not
+    /// exist are left out.
     pub fn new(vertices: usize, edges: &[(u32, u32)]) -> Graph {
         let is_edge = |(a, b): &&(u32, u32)| a != b && (*a.max(b) as usize) < vertices;
         let mut ends = vec![0u32; vertices + 1];
@@ -54,7 +54,7 @@ impl Graph {
         &self.neighbours[self.offsets[vertex as usize] as usize..self.offsets[vertex as usize + 1] as usize]
     }
 
-    /// Is there an edge between them?
+    /// Is there an edge between two vertices?
     pub fn is_edge(&self, a: u32, b: u32) -> bool {
         self.neighbours(a).binary_search(&b).is_ok()
     }

@@ -1,4 +1,4 @@
-//! The graphs: made from a seed, no files.
+//! The graphs: made from a seed, without files.
 //!
 //! | graph | what | degree | after |
 //! |---|---|---|---|
@@ -8,8 +8,8 @@
 //! | `race` | events of processes that send to one receiver in random order | 3 | Message Race |
 //! | `mesh` | events of processes that exchange with their neighbours in an unstructured mesh | 3 | Unstructured Mesh |
 //!
-//! The last column is the input of the ICPP'23 paper (Tan and others, table 1) whose kind it is. Vertices that are near each other have
-//! numbers that are: drawn ones along a Hilbert curve, events by time.
+//! The last column is the input of the ICPP'23 paper (Tan and others, table 1) that the graph resembles. Vertices that are near each
+//! other have near numbers: drawn vertices are numbered along a Hilbert curve, and events by time.
 #![forbid(unsafe_code)]
 
 use super::graph::Graph;
@@ -19,9 +19,9 @@ use delaunator::{EMPTY, Point, Triangulation, triangulate};
 const PROCESSES: usize = 256;
 /// Smaller graphs have fewer processes.
 const EVENTS_MIN: usize = 16;
-/// Which part of the roads of a grid is there.
+/// The part of a grid's roads that exists.
 const ROADS: f64 = 0.75;
-/// The maximum number of vertices between two junctions. With half as many in the middle, and 1.5 roads a junction, the mean degree is 2.1.
+/// The maximum number of vertices between two junctions. With half as many on average, and 1.5 roads per junction, the mean degree is 2.1.
 const CHAIN_MAX: u64 = 8;
 
 /// Which graph.
@@ -64,7 +64,7 @@ impl Drawing {
         self.points.len() as u32 - 1
     }
 
-    /// Its first vertices along a Hilbert curve, which become neighbours in memory.
+    /// The graph of its first vertices along a Hilbert curve, which become neighbours in memory.
     fn graph(mut self, vertices: usize) -> Graph {
         let mut new = vec![0; self.points.len()];
         for (place, old) in along_curve(&self.points).into_iter().enumerate() {
@@ -82,7 +82,7 @@ fn along_curve(points: &[Point]) -> Vec<usize> {
     keys.into_iter().map(|(_, index)| index).collect()
 }
 
-/// Where the curve of order 16 comes to a point of the unit square.
+/// The place of a point of the unit square on the curve of order 16.
 fn hilbert(point: &Point) -> u64 {
     const SIDE: u64 = 1 << 16;
     let cell = |part: f64| ((part * SIDE as f64) as u64).min(SIDE - 1);
@@ -109,7 +109,7 @@ fn random_points(count: usize, random: &mut Random) -> Vec<Point> {
 /// Each edge of a triangulation once.
 fn edges_of(triangulation: &Triangulation) -> Vec<(u32, u32)> {
     let ends = |side: usize| (triangulation.triangles[side], triangulation.triangles[delaunator::next_halfedge(side)]);
-    // Inner edges are there twice, once in each direction.
+    // Inner edges occur twice, once in each direction.
     let is_first = |side: &usize| triangulation.halfedges[*side] == EMPTY || *side < triangulation.halfedges[*side];
     (0..triangulation.triangles.len()).filter(is_first).map(ends).map(|(a, b)| (a as u32, b as u32)).collect()
 }
@@ -187,9 +187,9 @@ fn processes(vertices: usize) -> usize {
     (vertices / EVENTS_MIN).clamp(4, PROCESSES)
 }
 
-/// Events of a race: in each round every process but one sends it a message, and they arrive in random order. Vertices
-/// are sends and receives, edges lead from an event to the next one of its process and from a send to its receive. By time: the
-/// messages in the order in which they arrive, each as its send and its receive.
+/// Events of a race: in each round every process but one sends it a message, and the messages arrive in random order. Vertices
+/// are sends and receives; edges lead from an event to the next one of its process and from a send to its receive. Events are
+/// ordered by time: the messages in the order in which they arrive, each as its send and its receive.
 fn race(vertices: usize, random: &mut Random) -> Graph {
     let mut senders: Vec<usize> = (1..processes(vertices)).collect();
     let mut events = Events::new(senders.len() + 1);
@@ -205,14 +205,14 @@ fn race(vertices: usize, random: &mut Random) -> Graph {
 }
 
 /// Events of an exchange: in each round every process sends to each of its neighbours and then receives from them in random
-/// order. Who neighbours whom is a triangulation of random points. By time: round after round, and in each process after process
-/// along a Hilbert curve.
+/// order. The neighbours are those of a triangulation of random points. Events are ordered by time: round after round, and
+/// within each, process after process along a Hilbert curve.
 fn mesh(vertices: usize, random: &mut Random) -> Graph {
     let count = processes(vertices);
     let neighbours = delaunay(count, random).graph(count);
     let mut events = Events::new(count);
     while events.count < vertices {
-        // Where the sends of each pair of neighbours stand, by the place of the pair in the lists.
+        // The sends of each pair of neighbours, by the place of the pair in the lists.
         let mut sends = vec![0; neighbours.neighbours.len()];
         let mut receives = sends.clone();
         for process in 0..count {
@@ -237,7 +237,7 @@ fn mesh(vertices: usize, random: &mut Random) -> Graph {
 struct Events {
     count: usize,
     edges: Vec<(u32, u32)>,
-    /// The last one of each process.
+    /// The last event of each process.
     last: Vec<Option<u32>>,
 }
 
@@ -246,7 +246,7 @@ impl Events {
         Events { count: 0, edges: Vec::new(), last: vec![None; processes] }
     }
 
-    /// The next event, which is one of that process.
+    /// The next event, which belongs to that process.
     fn happen(&mut self, process: usize) -> u32 {
         let event = self.count as u32;
         self.count += 1;

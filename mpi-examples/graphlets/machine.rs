@@ -64,7 +64,7 @@ impl Counters {
         }
     }
 
-    /// Copies the counters from `first` on.
+    /// Copies the counters, starting with `first`.
     ///
     /// # Errors
     /// Any error that the device reports.
@@ -79,7 +79,7 @@ impl Counters {
         Ok(())
     }
 
-    /// What computes, in words.
+    /// A description of what computes.
     pub fn place(&self) -> String {
         match self {
             Counters::Host { .. } => "host memory".into(),

@@ -8,15 +8,15 @@ use std::path::PathBuf;
 /// Counts the graphlets of a graph; the run survives being killed.
 ///
 /// Start it with mpirun on any number of ranks. Started again with the same directory and the same number of ranks after it was
-/// killed, it continues from the newest checkpoint, and ends with the same digest as a run that nobody killed. The digest depends
-/// on the graph and on --size, nothing else.
+/// killed, it continues from the newest checkpoint, and ends with the same digest as an undisturbed run. The digest depends only
+/// on the graph and on --size.
 #[derive(Parser, Debug)]
 #[command(name = "graphlets")]
 pub struct Options {
     /// The graph.
     #[arg(long, value_enum, default_value_t = Kind::Delaunay)]
     pub graph: Kind,
-    /// Its vertices.
+    /// Number of vertices.
     #[arg(long, value_name = "NUMBER", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(16..=50_000_000))]
     pub vertices: u32,
     /// Seed of the graph.
@@ -43,7 +43,7 @@ pub struct Options {
     /// Keep Bivouac's files under this directory (global/ and local/), unless they are configured elsewhere.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Configuration file; environment variables BIVOUAC_… win over it.
+    /// Configuration file; environment variables BIVOUAC_… override it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print Bivouac's log (as RUST_LOG=info does).

@@ -47,8 +47,8 @@ const GRAPHLETS: [&[&str]; 30] = [
 
 /// The orbits of every connected graph of two to five vertices, however its vertices are numbered.
 ///
-/// A graph is a mask with a [bit](bit) for each pair of vertices. The highest bits are those of the last vertex: graphs of
-/// different sizes have different masks.
+/// A graph is a mask with a [bit](bit) for each pair of vertices. The highest bits are those of the last vertex, so graphs
+/// of different sizes have different masks.
 pub struct Table {
     /// Vertices of the largest graphlets that are counted.
     pub size: usize,
@@ -92,14 +92,15 @@ impl Table {
     }
 }
 
-/// Edges from the text of [`GRAPHLETS`]; the second vertex is the greater one.
+/// Reads edges from the text of [`GRAPHLETS`]; the second vertex is the greater one.
 fn read(edges: &[&str]) -> Vec<(usize, usize)> {
     let digit = |byte: u8| usize::from(byte - b'0');
     edges.iter().map(|edge| (digit(edge.as_bytes()[0]), digit(edge.as_bytes()[1]))).collect()
 }
 
-/// The orbit of each vertex of a graphlet, counted from its first one, and their number. Vertices of one graphlet are in one
-/// orbit if their neighbours' degrees and their own have the same sum, and Pržulj's numbers ascend with that sum.
+/// The orbit of each vertex of a graphlet, counted from the graphlet's first orbit, and the number of orbits. Vertices
+/// of one graphlet are in one orbit if their neighbours' degrees and their own have the same sum, and Pržulj's numbers
+/// ascend with that sum.
 fn orbits(edges: &[(usize, usize)], vertices: usize) -> (Vec<usize>, usize) {
     let neighbours = |vertex: usize| {
         edges.iter().filter_map(move |(a, b)| match vertex {

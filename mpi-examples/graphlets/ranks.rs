@@ -1,4 +1,4 @@
-//! The messages between the ranks: the sum of their counters, their statistics, who is on which node.
+//! The messages between the ranks: the sum of their counters, their statistics, and the node of each.
 #![forbid(unsafe_code)]
 
 use super::machine::Counters;
@@ -26,10 +26,10 @@ fn sum_into_root(world: &SimpleCommunicator, mine: &[u64], all: &mut [u64]) {
     }
 }
 
-/// Adds up the counters of all ranks on rank 0; the others get nothing of use. Collective.
+/// Adds up the counters of all ranks on rank 0; the other ranks receive nothing of use. Collective.
 ///
 /// # Errors
-/// [`Overflow`](super::subgraphs::Overflow) of a sum; what the device says.
+/// The [`Overflow`](super::subgraphs::Overflow) of a sum, or any error that the device reports.
 pub fn total(
     world: &SimpleCommunicator,
     counters: &Counters,

@@ -1,9 +1,9 @@
-//! Every connected induced subgraph of up to five vertices, once, and the orbits of its vertices: what a GPU does in `count.cu`.
+//! Finds every connected induced subgraph of up to five vertices once, and the orbits of its vertices, as `count.cu` does on a GPU.
 //!
 //! The enumeration is ESU (Wernicke, *Efficient detection of network motifs*, 2006). A subgraph belongs to its least vertex,
-//! the *root*. It grows by a neighbour that is greater than the root and that no earlier vertex of it has as a neighbour, and
-//! then only by those after that one, in the order of the vertices and of their lists. So a place in that order is all that
-//! has to be remembered.
+//! the *root*. It grows by a neighbour that is greater than the root and is not a neighbour of any earlier vertex, and then
+//! only by the neighbours after that one, in the order of the vertices and of their lists. A place in that order is therefore
+//! all that has to be remembered.
 #![forbid(unsafe_code)]
 
 use super::graph::Graph;
@@ -22,14 +22,14 @@ pub struct Problem {
 /// A counter would not fit into 32 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Overflow {
-    /// Of which vertex.
+    /// The vertex that it counts for.
     pub vertex: usize,
-    /// Of which orbit.
+    /// The orbit that it counts.
     pub orbit: usize,
 }
 
 impl Overflow {
-    /// Of the counter with that index, where each vertex has `width`.
+    /// The overflow of the counter with that index, where each vertex has `width` counters.
     pub fn of(index: usize, width: usize) -> Overflow {
         Overflow { vertex: index / width, orbit: index % width }
     }
@@ -44,7 +44,7 @@ impl fmt::Display for Overflow {
 impl std::error::Error for Overflow {}
 
 impl Problem {
-    /// How many counters there are: one for each orbit of each vertex, vertex by vertex.
+    /// The number of counters: one for each orbit of each vertex, vertex by vertex.
     pub fn counters(&self) -> usize {
         self.graph.vertices() * self.table.width()
     }
@@ -63,14 +63,14 @@ impl Problem {
     }
 }
 
-/// The roots of a rank's part. All parts of all ranks have nearly as many, and are dealt round.
+/// The roots of a rank's part. All parts of all ranks have nearly the same number, and the ranks take parts in turn.
 pub fn roots_of(part: usize, parts: usize, rank: usize, ranks: usize, vertices: usize) -> Range<u32> {
     let bound = |dealt: usize| (vertices as u64 * dealt as u64 / (parts as u64 * ranks as u64)) as u32;
     let dealt = part * ranks + rank;
     bound(dealt)..bound(dealt + 1)
 }
 
-/// A subgraph that grows, and where it is counted.
+/// A growing subgraph, and the counters that count it.
 struct Growing<'a> {
     problem: &'a Problem,
     counters: &'a mut [u32],
@@ -89,7 +89,7 @@ impl Growing<'_> {
                 if *candidate <= self.vertices[0] || self.vertices[..near].iter().any(is_known) {
                     continue;
                 }
-                // It is not a neighbour of the vertices before `near`, as was just seen.
+                // It is not a neighbour of the vertices before `near`, as was just checked.
                 let mut edges = 1 << near;
                 for later in near + 1..size {
                     edges |= u32::from(is_known(&self.vertices[later])) << later;
@@ -105,7 +105,7 @@ impl Growing<'_> {
         Ok(())
     }
 
-    /// Counts a subgraph for each of its vertices.
+    /// Counts a subgraph once for each of its vertices.
     fn add(&mut self, size: usize, mask: u32) -> Result<(), Overflow> {
         let width = self.problem.table.width();
         let orbits = &self.problem.table.rows[mask as usize];

@@ -1,18 +1,18 @@
-//! What the counters of all ranks come to.
+//! The sum of the counters of all ranks.
 #![forbid(unsafe_code)]
 
 use super::orbits::{ORBITS, SIZE_MAX};
 use super::subgraphs::Overflow;
 use xxhash_rust::xxh3::Xxh3;
 
-/// The sums of all counters, vertex by vertex: only their digest is kept, and the sums over all vertices.
+/// The sums of all counters, vertex by vertex: only their digest and the sums over all vertices are kept.
 pub struct Sum {
     digest: Xxh3,
     orbits: Vec<u64>,
 }
 
 impl Sum {
-    /// Of no vertex yet.
+    /// A sum over no vertices yet.
     pub fn new(width: usize) -> Sum {
         Sum { digest: Xxh3::new(), orbits: vec![0; width] }
     }
@@ -36,7 +36,7 @@ impl Sum {
         format!("{:032x}", self.digest.digest128())
     }
 
-    /// The number of subgraphs of each size from two on: each was counted once for each of its vertices.
+    /// The number of subgraphs of each size, starting with two: each was counted once for each of its vertices.
     pub fn subgraphs(&self) -> impl Iterator<Item = (usize, u64)> {
         let sizes = (2..=SIZE_MAX).filter(|size| ORBITS[*size] <= self.orbits.len());
         sizes.map(|size| (size, self.orbits[ORBITS[size - 1]..ORBITS[size]].iter().sum::<u64>() / size as u64))

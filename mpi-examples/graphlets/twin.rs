@@ -25,7 +25,7 @@ impl Twin {
     /// A twin with room for the counters and the caches.
     ///
     /// # Errors
-    /// That the stream's thread could not be started.
+    /// The stream's thread could not be started.
     pub fn open(problem: &Arc<Problem>) -> Result<Twin, DeviceError> {
         let memory_bytes = 16 * problem.counters() as u64 + SPARE_BYTES;
         let twin = Arc::new(HostDevice::new(HostModel { memory_bytes, ..HostModel::default() }));

@@ -1,6 +1,6 @@
-//! All calls to Bivouac that the example makes: open, restart, checkpoint, follow what becomes of it.
+//! All calls to Bivouac that the example makes: to open, to restart, to take checkpoints, and to follow what becomes of them.
 //!
-//! What an application needs is in [`restart`] and [`Checkpoints::take`]; the rest of this file prints.
+//! [`restart`] and [`Checkpoints::take`] have what an application needs; the rest of this file prints.
 #![forbid(unsafe_code)]
 
 use super::options::Options;
@@ -19,9 +19,10 @@ const FOLLOWED: usize = 16;
 /// Opens the session; collective.
 ///
 /// # Errors
-/// A bad configuration, or what `Session::open` says.
+/// A bad configuration, or any error that `Session::open` reports.
 pub fn open(world: &SimpleCommunicator, options: &Options) -> Result<Session, Box<dyn Error>> {
-    // A configuration with a mistake is passed on: all ranks are told whose it is. A rank that returned here would keep the others waiting.
+    // A configuration with a mistake is passed on, and all ranks learn whose it is: a rank that returned here would keep
+    // the others waiting.
     Ok(Session::open_with(world, configuration(options.config.as_deref(), options.dir.as_deref()))?)
 }
 
@@ -29,7 +30,7 @@ pub fn open(world: &SimpleCommunicator, options: &Options) -> Result<Session, Bo
 /// each block has a ring of one cell around it in memory.
 ///
 /// # Errors
-/// What `Session::decompose` says.
+/// Any error that `Session::decompose` reports.
 pub fn decompose(session: &Session, cut: &Decomposition, rank: i32) -> bivouac::Result<bivouac::Decomposition> {
     let block = cut.block(rank as usize);
     let plate = Boxes::of([cut.grid.ny as u64, cut.grid.nx as u64]);
@@ -40,7 +41,7 @@ pub fn decompose(session: &Session, cut: &Decomposition, rank: i32) -> bivouac::
 /// Loads the newest checkpoint that all ranks can load, and returns its step; 0 if there is none. Collective.
 ///
 /// # Errors
-/// What the restart says, or that the checkpoint belongs to another problem.
+/// Any error that the restart reports, or a checkpoint that belongs to another problem.
 pub fn restart(
     session: &Session,
     (field, blocks): (&mut Field, &bivouac::Decomposition),

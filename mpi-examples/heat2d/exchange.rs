@@ -1,4 +1,5 @@
-//! The MPI part of the physics: halos between neighbours, and the field row by row to rank 0.
+//! The MPI part of the physics: the halo exchange between neighbours, and the transfer of the field to
+//! rank 0, row by row.
 //!
 //! Everything sent here has been received when a function returns, on the rank that returns. Bivouac
 //! requires this of an application at `capture`: none of its own messages may be in flight.

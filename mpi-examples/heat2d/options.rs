@@ -9,8 +9,8 @@ use std::str::FromStr;
 
 /// Heat spreads over a plate; the run survives being killed.
 ///
-/// Start it with mpirun on any number of ranks. Started again with the same directory after it was killed, it goes
-/// on from the newest checkpoint that all ranks can load, and ends with the same digest as a run that nobody killed.
+/// Start it with mpirun on any number of ranks. Started again with the same directory after it was killed, it continues
+/// from the newest checkpoint that all ranks can load, and ends with the same digest as an undisturbed run.
 #[derive(Parser, Debug)]
 #[command(name = "heat2d")]
 pub struct Options {
@@ -32,7 +32,7 @@ pub struct Options {
     /// Keep checkpoints under this directory (global/ and local/), unless they are configured elsewhere.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Configuration file; environment variables BIVOUAC_… win over it.
+    /// Configuration file; environment variables BIVOUAC_… override it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Wait after each checkpoint until it has reached this level.
@@ -50,7 +50,7 @@ pub struct Options {
     /// Draw the final field on the terminal.
     #[arg(long)]
     pub text: bool,
-    /// Sleep so long after each step, so that a small run lasts long enough to be killed.
+    /// Sleep this long after each step, so that a small run lasts long enough to be killed.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
     pub pause: u64,
     /// The thread support to ask MPI for.
@@ -64,9 +64,9 @@ pub struct Options {
 /// `STEP` or `STEP:RANK`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spot {
-    /// After which step.
+    /// The step after which it happens.
     pub step: u64,
-    /// Which rank; `None`: the last.
+    /// The rank; `None` means the last one.
     pub rank: Option<i32>,
 }
 
@@ -83,7 +83,7 @@ impl FromStr for Spot {
     }
 }
 
-/// A level of commitment that one can wait for.
+/// A level that the program can wait for.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum WaitLevel {
     /// Survives the death of processes.

@@ -1,6 +1,6 @@
-//! Pictures in and out: a PNG as initial plate, a PNG or text of a field, and the digest of its bytes.
+//! Pictures in and out: a PNG as the initial plate, a PNG or text of a field, and the digest of its bytes.
 //!
-//! A field leaves row by row, so rank 0 never holds the whole plate: each of [`PngOut`], [`TextOut`] and
+//! A field is written row by row, so rank 0 never holds the whole plate: each of [`PngOut`], [`TextOut`] and
 //! [`FieldDigest`] takes one row of the plate after another, from north to south.
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ impl Picture {
     /// Reads a PNG of any colour type.
     ///
     /// # Errors
-    /// What the file system or the decoder says, with the path.
+    /// Any error that the file system or the decoder reports, with the path.
     pub fn load(path: &Path, grid: Grid) -> Result<Self, String> {
         let wrong = |why: String| format!("picture {}: {why}", path.display());
         let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
@@ -32,7 +32,7 @@ impl Picture {
     /// Decodes a PNG.
     ///
     /// # Errors
-    /// What the decoder says.
+    /// Any error that the decoder reports.
     pub fn decode(source: impl io::BufRead + io::Seek, grid: Grid) -> Result<Self, String> {
         let mut decoder = png::Decoder::new(source);
         decoder.set_transformations(png::Transformations::normalize_to_color8());
@@ -86,7 +86,7 @@ impl PngOut {
     /// Creates the file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Any error that the file system reports.
     pub fn create(path: &Path, grid: Grid) -> io::Result<Self> {
         let mut encoder = png::Encoder::new(BufWriter::new(File::create(path)?), grid.nx as u32, grid.ny as u32);
         encoder.set_color(png::ColorType::Rgb);
@@ -97,7 +97,7 @@ impl PngOut {
     /// Adds a row.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Any error that the file system reports.
     pub fn row(&mut self, row: &[f64]) -> io::Result<()> {
         self.line.clear();
         self.line.extend(row.iter().flat_map(|t| colour(*t)));
@@ -107,7 +107,7 @@ impl PngOut {
     /// Completes the file.
     ///
     /// # Errors
-    /// What the file system says, or that rows are missing.
+    /// Any error that the file system reports, or that rows are missing.
     pub fn finish(self) -> io::Result<()> {
         Ok(self.stream.finish()?)
     }
@@ -128,7 +128,7 @@ pub struct TextOut {
 }
 
 impl TextOut {
-    /// At most 72 columns and 24 lines.
+    /// A drawing of at most 72 columns and 24 lines.
     pub fn new(grid: Grid) -> Self {
         TextOut { grid, columns: grid.nx.min(72), lines: grid.ny.min(24), row: 0, text: String::new() }
     }

@@ -1,6 +1,5 @@
-//! Boxes of cells, of which some need smaller steps than others: similar to MiniAMR. A step writes to an eighth of the cells, where a
-//! front passes, and
-//! to a fourth of all, which take turns.
+//! Boxes of cells, some of which need smaller steps than others, similar to MiniAMR. A step writes to an eighth of the cells, where a
+//! front passes, and to a fourth of all cells, in turn.
 #![forbid(unsafe_code)]
 
 use super::apps::{App, Result, Run};
@@ -44,7 +43,7 @@ impl App for Amr {
         vec![("cells", self.cells.clone())]
     }
 
-    /// They are others in each step.
+    /// There are none: the groups differ in each step, which declares them itself.
     fn sets(&self) -> Vec<(String, Vec<DeviceSpan>)> {
         Vec::new()
     }

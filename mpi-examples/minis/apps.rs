@@ -19,26 +19,27 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// A program.
 pub trait App {
-    /// What is saved, by name. A program has nothing else that matters but [`App::scalar`].
+    /// The fields that are saved, by name. Apart from [`App::scalar`], a program has nothing else that matters.
     fn fields(&self) -> Vec<(&'static str, DeviceSpan)>;
 
-    /// What its pieces of work write to, by name.
+    /// The memory that its pieces of work write to, by name.
     fn sets(&self) -> Vec<(String, Vec<DeviceSpan>)>;
 
     /// A number that is saved with the fields.
     fn scalar(&mut self) -> &mut f64;
 
-    /// One step, from `step` to `step` + 1. Collective; work on the device is only enqueued where no other rank needs it.
+    /// Does one step, from `step` to `step` + 1. Collective; work on the device is only enqueued where no
+    /// other rank needs it.
     ///
     /// # Errors
-    /// What the device or Bivouac says.
+    /// Any error that the device or Bivouac reports.
     fn step(&mut self, step: u64, run: &Run) -> Result<()>;
 }
 
 /// A program of that kind, with about this many bytes in device memory on each rank.
 ///
 /// # Errors
-/// No room.
+/// There is no room.
 pub fn open(options: &Options, run: &Run) -> Result<Box<dyn App>> {
     let bytes = options.bytes();
     Ok(match options.app {
@@ -65,12 +66,12 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Nobody is told anything.
+    /// A run that declares nothing to anyone.
     pub fn new(machine: &'a dyn Machine, world: &'a SimpleCommunicator) -> Run<'a> {
         Run { machine, world, offload: None, sets: Vec::new(), all: None, is_blind: Cell::new(false) }
     }
 
-    /// From now on `offload` is told what a program writes to; but for the set `forgotten`, to see what happens then.
+    /// From now on, tells `offload` what a program writes to, except for the set `forgotten`, to see what happens then.
     pub fn tell(&mut self, offload: Arc<Offload>, app: &dyn App, forgotten: Option<&str>) {
         let all = app.sets().into_iter();
         self.sets = all
@@ -84,7 +85,7 @@ impl<'a> Run<'a> {
         self.offload = Some(offload);
     }
 
-    /// The next declaration stands for a write to everything.
+    /// Makes the next declaration stand for a write to everything.
     pub fn blind(&self) {
         self.is_blind.set(true);
     }
@@ -97,10 +98,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The next work writes to the set with that number in [`App::sets`].
+    /// Declares that the next work writes to the set with that number in [`App::sets`].
     ///
     /// # Errors
-    /// What Bivouac says.
+    /// Any error that Bivouac reports.
     pub fn before(&self, set: usize) -> Result<()> {
         match &self.offload {
             Some(offload) => {
@@ -111,10 +112,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The next work writes to that.
+    /// Declares that the next work writes to this memory.
     ///
     /// # Errors
-    /// What Bivouac says.
+    /// Any error that Bivouac reports.
     pub fn before_write(&self, span: &DeviceSpan) -> Result<()> {
         match &self.offload {
             Some(offload) => {

@@ -9,7 +9,7 @@ use bivouac::device::DeviceSpan;
 
 /// Values and columns of a row, and three vectors that are saved.
 const ROW_BYTES: u64 = 27 * 8 + 3 * 4;
-/// Sums that the device makes and the processor adds up.
+/// Sums that the device computes and the processor adds up.
 const PARTS: u64 = 1 << 15;
 
 /// Numbers of the write sets.

@@ -1,4 +1,5 @@
-//! Calls to Bivouac: open, restart, mark or copy, follow what becomes of it. What a program says before it writes is in `apps.rs`.
+//! Calls to Bivouac: to open, to restart, to mark or copy, and to follow what becomes of the checkpoints. `apps.rs` has the
+//! declarations before writes.
 #![forbid(unsafe_code)]
 
 use super::apps::{App, Result};
@@ -20,13 +21,13 @@ const NAME: &str = "minis";
 pub struct Checkpoints {
     pending: Vec<Pending>,
     problem: String,
-    /// Bytes of a block and of the buffer.
+    /// Sizes of a block and of the buffer, in bytes.
     pub block: u64,
     pub buffer: Option<u64>,
     /// What [`Way::Nothing`] saves.
     nothing: DeviceSpan,
     rank: i32,
-    // Each lives no longer than the next one.
+    // Each must not outlive the next one.
     offload: Arc<Offload>,
     caches: Caches,
     session: Session,
@@ -36,7 +37,7 @@ impl Checkpoints {
     /// Opens the session and the offload that marks its checkpoints, with node memory for `bytes` bytes. Collective.
     ///
     /// # Errors
-    /// A bad configuration, or an error from Bivouac.
+    /// A bad configuration, or any error that Bivouac reports.
     pub fn open(
         world: &SimpleCommunicator,
         options: &Options,
@@ -69,7 +70,7 @@ impl Checkpoints {
         Ok(Checkpoints { pending, problem, block, buffer, nothing, rank, offload, caches, session })
     }
 
-    /// What is told before a program writes.
+    /// The offload to which a program declares its writes.
     pub fn offload(&self) -> Arc<Offload> {
         self.offload.clone()
     }
@@ -77,7 +78,7 @@ impl Checkpoints {
     /// Loads the newest checkpoint that all ranks can load, and returns the step that comes next; 0 if there is none. Collective.
     ///
     /// # Errors
-    /// What the restart says, or that the checkpoint belongs to another problem.
+    /// Any error that the restart reports, or a checkpoint that belongs to another problem.
     pub fn restart(&self, app: &mut dyn App, machine: &dyn Machine) -> Result<u64> {
         let (mut next, mut found) = (0, String::new());
         // The closure may run several times: if any rank fails, all ranks try the next older checkpoint.
@@ -112,7 +113,7 @@ impl Checkpoints {
     /// Takes a checkpoint of what the fields will be once the work that is enqueued has run. Collective.
     ///
     /// # Errors
-    /// What Bivouac says; a program that continues after it loses a checkpoint, nothing else.
+    /// Any error that Bivouac reports; a program that continues after it loses only a checkpoint.
     pub fn take(&mut self, app: &mut dyn App, machine: &dyn Machine, next: u64, way: Way) -> bivouac::Result<()> {
         let fields = match way {
             Way::Nothing => vec![("nothing", self.nothing.clone())],
@@ -123,7 +124,7 @@ impl Checkpoints {
         checkpoint.value("next", &next)?;
         checkpoint.value("scalar", app.scalar())?;
         if way == Way::Full {
-            // Regions of other names each time: nothing is known of what the slot holds of them.
+            // The region names differ each time, so nothing is known of what the slot holds of them.
             checkpoint.value(&format!("full {next}"), &next)?;
         }
         let mut checkpoint = match way {
@@ -163,7 +164,7 @@ impl Checkpoints {
     /// Waits until the checkpoints are in node memory.
     ///
     /// # Errors
-    /// What became of one instead.
+    /// If a checkpoint failed: what became of it.
     pub fn commit(&mut self) -> bivouac::Result<()> {
         self.pending.drain(..).try_for_each(|pending| pending.wait(Level::Process).map(|_| ()))
     }
@@ -176,7 +177,7 @@ impl Checkpoints {
     /// Waits for all checkpoints, and closes the session. Collective.
     ///
     /// # Errors
-    /// What the session says.
+    /// Any error that the session reports.
     pub fn close(mut self) -> Result<()> {
         self.settle();
         let Checkpoints { offload, caches, session, rank, .. } = self;

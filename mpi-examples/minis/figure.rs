@@ -9,15 +9,15 @@ use mpi::traits::*;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// The first checkpoints of a way fill slots, and show in which order the program writes.
+/// The first checkpoints of a way fill slots, and show the order in which the program writes.
 const FIRST: usize = 2;
-/// Programs take checkpoints less often.
+/// A pause after each round, because programs take checkpoints less often.
 const PAUSE: Duration = Duration::from_millis(30);
 
 /// Prints one line on rank 0 for each way. Collective.
 ///
 /// # Errors
-/// What the device or Bivouac says.
+/// Any error that the device or Bivouac reports.
 pub fn measure(
     options: &Options,
     rounds: usize,
@@ -77,7 +77,7 @@ pub fn measure(
     Ok(())
 }
 
-/// Takes a checkpoint in one of the ways. Collective.
+/// Takes a checkpoint in the given way. Collective.
 fn take(way: Way, version: u64, app: &mut dyn App, run: &Run, checkpoints: &mut Checkpoints) -> Result<()> {
     checkpoints.take(app, run.machine, version, way)?;
     match way {

@@ -1,4 +1,4 @@
-//! A GPU as a machine: `kernels.cu`, compiled at run time, on a stream that the copies of Bivouac are ordered with.
+//! A GPU as a machine: `kernels.cu`, compiled at run time, on a stream with which Bivouac's copies are ordered.
 #![allow(unsafe_code)] // Launching a kernel is unsafe: the compiler cannot see what it does.
 
 use super::super::card::{Card, failed};
@@ -18,10 +18,10 @@ const THREADS: u64 = 256;
 /// Arrays among the parameters.
 const ARRAYS: usize = 6;
 
-/// One GPU, a stream of it, and the kernels.
+/// One GPU, one of its streams, and the kernels.
 pub struct Gpu {
     card: Arc<CudaDevice>,
-    /// The same, maybe with a slower link.
+    /// The same GPU, possibly with a slower link.
     device: Arc<dyn Device>,
     launches: Arc<CudaStream>,
     stream: Arc<dyn Stream>,
@@ -33,7 +33,7 @@ impl Gpu {
     /// own.
     ///
     /// # Errors
-    /// As [`Card::open`].
+    /// The errors of [`Card::open`].
     pub fn open(local_rank: usize, link: Option<u32>) -> Result<Gpu> {
         let card = Card::open(KERNELS, local_rank)?;
         let kernels: Result<Vec<_>> = Kernel::ALL.iter().map(|kernel| card.kernel(&kernel.name())).collect();
@@ -107,8 +107,9 @@ impl Machine for Gpu {
         launch.arg(&items).arg(&at).arg(&width).arg(&height).arg(&step).arg(&value);
         let grid_dim = (items.div_ceil(THREADS) as u32, 1, 1);
         let shape = LaunchConfig { grid_dim, block_dim: (THREADS as u32, 1, 1), shared_mem_bytes: 0 };
-        // SAFETY: the arguments are those of every kernel in `kernels.cu`, in their order. The spans are live allocations of this device, of which a
-        // kernel uses as much as the numbers say; `apps.rs` makes both, and the same kernels with bounds that are checked run in its tests.
+        // SAFETY: the arguments are those of every kernel in `kernels.cu`, in their order. The spans are live allocations of this
+        // device, of which a kernel uses as much as the numbers say; `apps.rs` makes both, and its tests run the same kernels with
+        // bounds that are checked.
         let launched = unsafe { launch.launch(shape) };
         launched.map(|_| ()).map_err(|error| failed(self.device.info().ordinal, "cuLaunchKernel", error))
     }

@@ -1,7 +1,7 @@
-// The kernels of the mini-apps, one thread an item, as `kernels.rs` has them.
+// The kernels of the mini-apps, one thread per item, as `kernels.rs` has them.
 //
-// All have the same parameters: six arrays, of which each uses the first few, the number of items, and five numbers. Arrays with several values for an item
-// are stored value by value: consecutive threads read consecutive words.
+// All have the same parameters: six arrays, of which each uses the first few, the number of items, and five numbers. Arrays with several
+// values per item are stored value by value, so that consecutive threads read consecutive words.
 
 typedef unsigned long long u64;
 typedef unsigned int u32;
@@ -23,7 +23,7 @@ static __device__ float noise(u64 index, u32 seed) {
     return (float)(u32)(x >> 40) * (1.0f / 16777216.0f);
 }
 
-// a: what is filled, starting at element `at`. step: the seed. value: the greatest.
+// a: the array to fill, starting at element `at`. step: the seed. value: the maximum.
 KERNEL(fill) {
     ITEM;
     a[at + item] = noise(at + item, step) * value;
@@ -99,7 +99,7 @@ KERNEL(lattice) {
     }
 }
 
-// a: places (three an atom, from the atom's site), b: velocities, c: forces. value: the time step.
+// a: places (three per atom, from the atom's site), b: velocities, c: forces. value: the time step.
 KERNEL(drift) {
     ITEM;
     for (u64 axis = 0; axis < 3; ++axis) {
@@ -123,7 +123,7 @@ KERNEL(force) {
     for (u64 axis = 0; axis < 3; ++axis) b[axis * items + item] = sum[axis];
 }
 
-// a: cells starting at `at`, in boxes of `width`. Those of a box move towards their mean with the next one, and are heated.
+// a: cells starting at `at`, in boxes of `width`. The cells of a box move towards their mean with the next cell, and are heated.
 KERNEL(refine) {
     ITEM;
     const u64 cell = at + item, place = cell % width;
@@ -132,7 +132,7 @@ KERNEL(refine) {
 }
 
 // a: flux of one direction (`height` groups of `width` planes of `items` lines), b: the flux of all directions before, c: after, d: cross sections.
-// step: the direction: its first bit says from which end.
+// step: the direction, whose first bit says from which end.
 KERNEL(sweep) {
     ITEM;
     const u64 cells = width * items;
@@ -156,7 +156,8 @@ KERNEL(settle) {
     b[item] = 0.0f;
 }
 
-// a: the wavefield one step before b, which becomes the one a step after it; c: (velocity step / cell)^2. value: the source, in the middle.
+// a: the wavefield one step before b, which becomes the wavefield one step after it; c: (velocity step / cell)^2. value: the
+// source, in the middle.
 KERNEL(wave) {
     ITEM;
     const u64 cell = at + item, x = cell % width, y = cell / width;
@@ -165,7 +166,7 @@ KERNEL(wave) {
     a[cell] = 0.9999f * (2.0f * b[cell] - a[cell] + c[cell] * around) + (x == width / 2 && y == height / 2 ? value : 0.0f);
 }
 
-// Holds a stream for so long: a link that is emulated.
+// Holds a stream for this long, to emulate a slow link.
 extern "C" __global__ void hold(unsigned long long nanoseconds) {
     unsigned long long begun, now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begun));

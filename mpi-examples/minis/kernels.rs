@@ -66,7 +66,7 @@ pub fn noise(index: u64, seed: u32) -> f32 {
     (x >> 40) as f32 * (1.0 / 16_777_216.0)
 }
 
-/// Runs a kernel on arrays as bytes: their number is as its parameters in `kernels.cu`.
+/// Runs a kernel on arrays as bytes; there are as many arrays as it has parameters in `kernels.cu`.
 pub fn run(kernel: Kernel, n: Numbers, arrays: &mut [&mut [u8]]) {
     let items = n.items as usize;
     match (kernel, arrays) {
@@ -83,7 +83,7 @@ pub fn run(kernel: Kernel, n: Numbers, arrays: &mut [&mut [u8]]) {
             }
         }
         (Kernel::Dot, [a, b, c]) => dot(n, floats(a), floats(b), bytemuck::cast_slice_mut(c)),
-        // One vector by itself.
+        // The product of one vector with itself.
         (Kernel::Dot, [a, c]) => {
             let a: &[f32] = floats(a);
             dot(n, a, a, bytemuck::cast_slice_mut(c));

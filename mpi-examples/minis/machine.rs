@@ -25,7 +25,7 @@ pub trait Machine {
     /// The stream.
     fn stream(&self) -> &dyn Stream;
 
-    /// Enqueues a kernel: its arrays in the order of its parameters.
+    /// Enqueues a kernel, with its arrays in the order of its parameters.
     ///
     /// # Errors
     /// Any error that the device reports, possibly from earlier work.

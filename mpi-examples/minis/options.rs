@@ -6,25 +6,26 @@ use std::path::PathBuf;
 
 /// Six small programs whose GPU memory is checkpointed while they continue.
 ///
-/// Start one with mpirun on any number of ranks; each has its own part. Started again with the same directory and the same number of ranks
-/// after it was killed, it continues from the newest checkpoint, and prints the same digest as a run that nobody killed, and as one without
-/// checkpoints.
+/// Start one with mpirun on any number of ranks; each has its own part. Started again with the same directory and the same number of
+/// ranks after it was killed, it continues from the newest checkpoint, and prints the same digest as an undisturbed run and as a run
+/// without checkpoints.
 #[derive(Parser, Debug)]
 #[command(name = "minis")]
 pub struct Options {
-    /// Which.
+    /// Which program.
     #[arg(value_enum)]
     pub app: App,
     /// What computes.
     #[arg(long, value_enum, default_value_t = Place::Twin)]
     pub device: Place,
-    /// Speed of the link in MiB a second: the twin's [default: that of a copy]; a GPU's is made that slow by kernels that hold transfers back.
+    /// Speed of the link in MiB per second: the twin's [default: that of a copy], or a GPU's, which kernels slow down by
+    /// holding transfers back.
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
     pub link: Option<u32>,
-    /// What each rank saves, about.
+    /// Approximate size of what each rank saves.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub mib: u64,
-    /// Steps.
+    /// Number of steps.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: u64,
     /// Steps between checkpoints.
@@ -33,7 +34,7 @@ pub struct Options {
     /// How checkpoints are taken.
     #[arg(long, value_enum, default_value_t = How::Mark)]
     pub how: How,
-    /// Do not say that this set is written to (relax, halo, solution, direction, drift, force, total, even, odd), to see what happens.
+    /// Omit the declaration of this set (relax, halo, solution, direction, drift, force, total, even, odd), to see what happens.
     #[arg(long, value_name = "SET")]
     pub forget: Option<String>,
     /// Wait after each checkpoint until it has reached its last level.
@@ -51,7 +52,7 @@ pub struct Options {
     /// Keep Bivouac's files under this directory (global/ and local/), unless they are configured elsewhere.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Configuration file; environment variables BIVOUAC_… win over it.
+    /// Configuration file; environment variables BIVOUAC_… override it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print Bivouac's log (as RUST_LOG=info does).
@@ -64,11 +65,11 @@ pub struct Options {
 pub enum App {
     /// Writes to everything in each step.
     Stencil,
-    /// A matrix that is only read.
+    /// Has a matrix that is only read.
     Cg,
-    /// A third is written to.
+    /// Writes to a third.
     Particles,
-    /// A part that wanders is written to.
+    /// Writes to a part that moves.
     Amr,
     /// Writes to everything, one eighth after the other.
     Sweep,
@@ -96,7 +97,7 @@ pub enum How {
     Mark,
 }
 
-/// How a checkpoint is taken that is measured; with what the paper calls it.
+/// How a measured checkpoint is taken, with the paper's name for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Way {
     /// Copied before the program continues: F.
@@ -109,12 +110,12 @@ pub enum Way {
     Full,
     /// Marked: NB+I+H.
     Mark,
-    /// Marked, of 64 KiB that nobody writes to: what the calls cost and the sending does not.
+    /// Marks 64 KiB that nobody writes to: the cost of the calls without that of the sending.
     Nothing,
 }
 
 impl Options {
-    /// What each rank saves, about.
+    /// Approximate number of bytes that each rank saves.
     pub fn bytes(&self) -> u64 {
         self.mib << 20
     }

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, DeviceError>;
 
-/// Bytes a second of the device's own link, about: so much of the time is over when a transfer has ended.
+/// Approximate bytes per second of the device's own link: this much of the time is over when a transfer has ended.
 const OWN_LINK: f64 = 52e9;
 
-/// A stream, and what enqueues a kernel there that runs for so long.
+/// A stream, and a function that enqueues there a kernel that runs for a given time.
 pub struct Hold {
     /// The stream.
     pub stream: Arc<dyn Stream>,
@@ -28,7 +28,7 @@ pub struct Hold {
     pub launch: Box<dyn Fn(Duration) -> Result<()> + Send + Sync>,
 }
 
-/// The link: free from a moment on.
+/// The link, and the moment from which it is free.
 struct Link {
     bytes_per_s: f64,
     hold: Hold,
@@ -36,7 +36,7 @@ struct Link {
 }
 
 impl Link {
-    /// How long this many bytes hold it, without the time that they take anyway.
+    /// How long this many bytes hold the link, without the time that they take anyway.
     fn extra(&self, bytes: u64) -> Duration {
         Duration::from_secs_f64((bytes as f64 / self.bytes_per_s - bytes as f64 / OWN_LINK).max(0.0))
     }
@@ -55,7 +55,7 @@ impl SlowDevice {
         SlowDevice { device, link: Arc::new(Link { bytes_per_s, hold, free: Mutex::new(None) }) }
     }
 
-    /// A stream of the device whose transfers are as slow.
+    /// A stream of the device whose transfers are equally slow.
     pub fn slowed(&self, stream: Arc<dyn Stream>) -> Arc<dyn Stream> {
         Arc::new(SlowStream { stream, link: self.link.clone() })
     }
@@ -101,7 +101,7 @@ impl Device for SlowDevice {
     }
 }
 
-/// A stream of it.
+/// A stream of the slow device.
 struct SlowStream {
     stream: Arc<dyn Stream>,
     link: Arc<Link>,
@@ -166,7 +166,7 @@ impl Stream for SlowStream {
         stream.wait_for(&*self.stream.moment()?)?;
         launch(self.link.extra(bytes))?;
         let moment = stream.moment()?;
-        // Whatever follows it on this stream, such as the event that reports its arrival.
+        // Holds back whatever follows on this stream, such as the event that reports the transfer's arrival.
         self.stream.wait_for(&*moment)?;
         *free = Some(moment);
         Ok(copied)

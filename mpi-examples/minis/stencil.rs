@@ -1,6 +1,6 @@
 //! Heat on a plate, relaxed in place: first the cells of one colour of a chessboard, then those of the other. Every step writes to everything.
 //!
-//! The ranks' parts lie one above the other; their outermost rows are those of their neighbours.
+//! The ranks' parts are stacked one above the other; their outermost rows are those of their neighbours.
 #![forbid(unsafe_code)]
 
 use super::apps::{App, Result, Run};
@@ -37,12 +37,13 @@ impl Stencil {
         (first, (piece + 1) * self.height / PIECES - first)
     }
 
-    /// The rows that the neighbours have computed. Collective.
+    /// Exchanges the rows that the neighbours have computed. Collective.
     fn exchange(&self, run: &Run) -> Result<()> {
         let (rank, ranks) = (run.world.rank(), run.world.size());
         let (above, below) = ((rank > 0).then(|| rank - 1), (rank + 1 < ranks).then(|| rank + 1));
         let last = self.height - 1;
-        // Upwards: my first own row to the one above, the first own row of the one below into my last row; and downwards.
+        // Upwards: this rank's first own row goes to the rank above, and that of the rank below goes into this rank's last row;
+        // likewise downwards.
         let ways = [
             (above, self.rows(1, 1), below, self.rows(last, 1)),
             (below, self.rows(last - 1, 1), above, self.rows(0, 1)),

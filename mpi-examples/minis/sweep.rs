@@ -30,7 +30,7 @@ pub struct Sweep {
     directions: Vec<DeviceSpan>,
     total: DeviceSpan,
     sections: DeviceSpan,
-    /// Nothing between two steps.
+    /// Holds nothing between two steps.
     next: DeviceSpan,
     none: f64,
 }

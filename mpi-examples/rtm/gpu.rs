@@ -1,4 +1,4 @@
-//! A GPU as a machine: `wave.cu`, compiled at run time, on a stream that the copies of Bivouac are ordered with.
+//! A GPU as a machine: `wave.cu`, compiled at run time, on a stream with which Bivouac's copies are ordered.
 #![allow(unsafe_code)] // Launching a kernel is unsafe: the compiler cannot see what it does.
 
 use super::super::card::{Card, failed};
@@ -13,7 +13,7 @@ pub const WAVE: &str = include_str!("wave.cu");
 /// Threads of a block along a row of a field, and across rows: a warp reads 128 bytes of a row at a time.
 const TILE: (u32, u32) = (32, 8);
 
-/// One GPU, a stream of it, and the kernels.
+/// One GPU, one of its streams, and the kernels.
 pub struct Gpu {
     shape: Shape,
     device: Arc<dyn Device>,
@@ -34,7 +34,7 @@ impl Gpu {
     /// The GPU of the node's rank number `local_rank`, which computes on fields of that shape.
     ///
     /// # Errors
-    /// As [`Card::open`].
+    /// The errors of [`Card::open`].
     pub fn open(shape: Shape, local_rank: usize) -> Result<Gpu> {
         let card = Card::open(WAVE, local_rank)?;
         let kernels = Kernels::load(&card)?;
@@ -75,9 +75,9 @@ fn along(count: i32) -> LaunchConfig {
     LaunchConfig { grid_dim: ((count as u32).div_ceil(256), 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 }
 }
 
-/// Every span that a kernel gets is a live allocation of this device of the length that the kernel works on: fields have
-/// `shape.cells()` elements, `traces` a row for each step and one more at both ends, the image one element per cell of the
-/// ground. They stay allocated until the stream is done: the driver frees memory only then.
+/// Every span that a kernel receives is a live allocation of this device with the length that the kernel works on: fields
+/// have `shape.cells()` elements, `traces` a row for each step and one more at both ends, and the image one element per
+/// cell of the ground. They stay allocated until the stream is done: the driver frees memory only then.
 impl Machine for Gpu {
     fn device(&self) -> &Arc<dyn Device> {
         &self.device

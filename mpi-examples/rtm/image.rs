@@ -20,12 +20,13 @@ pub struct Image {
 }
 
 impl Image {
-    /// No shot yet.
+    /// An image without any shot.
     pub fn new(grid: Grid) -> Image {
         Image { grid, pixels: vec![0.0; grid.nx * grid.nz] }
     }
 
-    /// Adds a shot's image. Sums of floating-point numbers depend on their order: shots are added in theirs, whoever made them.
+    /// Adds a shot's image. Sums of floating-point numbers depend on their order: shots are added in the order of their numbers,
+    /// whichever rank made them.
     pub fn add(&mut self, shot: &[f32]) {
         self.pixels.iter_mut().zip(shot).for_each(|(pixel, value)| *pixel += f64::from(*value));
     }
@@ -50,10 +51,10 @@ impl Image {
         Image { grid: self.grid, pixels }
     }
 
-    /// Writes it in 8-bit grey, zero in the middle.
+    /// Writes the image in 8-bit grey, zero in the middle.
     ///
     /// # Errors
-    /// What the file system or the encoder says, with the path.
+    /// Any error that the file system or the encoder reports, with the path.
     pub fn write(&self, path: &Path) -> Result<(), String> {
         let wrong = |error: String| format!("picture {}: {error}", path.display());
         let mut strengths: Vec<f64> = self.pixels.iter().map(|pixel| pixel.abs()).collect();

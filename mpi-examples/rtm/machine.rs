@@ -38,7 +38,7 @@ pub trait Machine {
     /// The stream on which the kernels run, for copies that are ordered with them.
     fn stream(&self) -> &dyn Stream;
 
-    /// Replaces the field one step before `now` with the one a step after it.
+    /// Replaces the field one step before `now` with the field one step after it.
     fn step(&self, medium: &Medium, now: &DeviceSpan, before: &DeviceSpan) -> Result<()>;
 
     /// Adds the source's amplitude to a cell.
@@ -47,7 +47,7 @@ pub trait Machine {
     /// Records what the receivers hear after `step` steps.
     fn record(&self, field: &DeviceSpan, traces: &DeviceSpan, step: usize) -> Result<()>;
 
-    /// Lets the receivers send what they heard around `step`, which is neither the first nor the last row of `traces`.
+    /// Makes the receivers send what they heard around `step`, which is neither the first nor the last row of `traces`.
     fn inject(&self, medium: &Medium, field: &DeviceSpan, traces: &DeviceSpan, step: usize) -> Result<()>;
 
     /// Adds the product of two fields to the image.

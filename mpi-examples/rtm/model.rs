@@ -1,7 +1,7 @@
 //! What is migrated: the ground, the grid that it is computed on, the shots, and the wavelet.
 //!
 //! Lengths are in metres, times in seconds, velocities in metres per second. Fields have one element per cell of the
-//! *padded* grid: the ground, and around it a border in which waves are absorbed (a sponge). Rows lie from west to
+//! *padded* grid: the ground, and around it a border in which waves are absorbed (a sponge). Rows run from west to
 //! east, one below the other.
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ const ROW_CELLS: usize = 32;
 const COURANT: f64 = 0.45;
 /// What is left of a wave that crossed the border and came back, were the border's damping its only effect.
 const SPONGE_REFLECTION: f64 = 1e-4;
-/// No velocity is above this.
+/// The maximum velocity.
 const VELOCITY_MAX: f64 = 4000.0;
 
 /// Size of the ground in cells.
@@ -89,7 +89,7 @@ impl Shape {
     /// of the distance into the border.
     pub fn sponge(&self, seconds_per_step: f64) -> Vec<f32> {
         let depth_m = self.border as f64 * CELL_M;
-        // Two ways through a border whose damping averages a third of the greatest leave that reflection.
+        // Two passes through a border whose damping averages a third of the maximum leave that reflection.
         let greatest = 1.5 * VELOCITY_MAX / depth_m * (1.0 / SPONGE_REFLECTION).ln();
         let of = |cell: usize, ground: usize| {
             let before = self.border.saturating_sub(cell);
@@ -148,7 +148,7 @@ impl Ground {
         })
     }
 
-    /// What a velocity analysis would have found of it: slowness averaged over `radius` cells to each side, three times.
+    /// The ground as a velocity analysis would find it: slowness averaged over `radius` cells to each side, three times.
     pub fn smoothed(&self, radius: usize) -> Ground {
         let Grid { nx, nz } = self.grid;
         let mut slowness: Vec<f64> = self.velocity.iter().map(|velocity| 1.0 / velocity).collect();

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 /// Reverse time migration of seismic shots, whose wavefields wait in histories of Bivouac.
 ///
-/// Start it with mpirun on any number of ranks; the ranks share the shots and the GPUs of their node. The image, and so
-/// the digest that is printed, does not depend on the number of ranks, nor on where the wavefields waited.
+/// Start it with mpirun on any number of ranks; the ranks share the shots and the GPUs of their node. The image, and
+/// with it the digest that is printed, depends neither on the number of ranks nor on where the wavefields waited.
 #[derive(Parser, Debug)]
 #[command(name = "rtm")]
 pub struct Options {
@@ -42,13 +42,13 @@ pub struct Options {
     /// Draw the stacked image as it is, without the Laplacian filter. The digest is always that of the unfiltered image.
     #[arg(long)]
     pub unfiltered: bool,
-    /// Write what was done when, for chrome://tracing or Perfetto.
+    /// Write a trace of what was done when, for chrome://tracing or Perfetto.
     #[arg(long, value_name = "FILE.json", conflicts_with = "reference")]
     pub timeline: Option<PathBuf>,
     /// Keep Bivouac's files under this directory (global/ and local/), unless they are configured elsewhere.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Configuration file; environment variables BIVOUAC_… win over it.
+    /// Configuration file; environment variables BIVOUAC_… override it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print Bivouac's log (as RUST_LOG=info does).
@@ -68,8 +68,7 @@ pub enum Kind {
 }
 
 impl Options {
-    /// The survey that is asked for. Where nothing is said GPUs get one whose states take 6 GiB per shot, and the twin one of
-    /// 25 MiB per shot.
+    /// The survey that is asked for. By default, its states take 6 GiB per shot on GPUs, and 25 MiB per shot on the twin.
     pub fn survey(&self, is_gpu: bool) -> Survey {
         let (grid, steps, every) = match is_gpu {
             true => (Grid { nx: 2048, nz: 1024 }, 7000, 10),

@@ -7,11 +7,12 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 use std::collections::BTreeMap;
 
-/// Tag of the ranks' reports; a shot's image has the tag [`FIRST_SHOT`] plus its number. MPI has tags up to 32767 at least.
+/// Tag of the ranks' reports; a shot's image has the tag [`FIRST_SHOT`] plus its number. MPI allows tags up
+/// to 32767 at least.
 const REPORT: i32 = 1;
 const FIRST_SHOT: i32 = 2;
 
-/// The shots of a rank: they are dealt round.
+/// The shots of a rank: the ranks take shots in turn.
 pub fn shots_of(rank: i32, ranks: i32, shots: usize) -> impl Iterator<Item = usize> {
     (rank as usize..shots).step_by(ranks as usize)
 }
@@ -23,7 +24,7 @@ pub fn all(world: &SimpleCommunicator, holds: bool) -> bool {
     all
 }
 
-/// Adds the images of all shots on rank 0, in the order of the shots. Collective; the other ranks get nothing.
+/// Adds the images of all shots on rank 0, in the order of the shots. Collective; the other ranks receive nothing.
 pub fn stack(
     world: &SimpleCommunicator,
     shots: usize,
@@ -47,7 +48,7 @@ pub fn stack(
     Some(image)
 }
 
-/// The texts of all ranks on rank 0, in the order of the ranks; nothing on the others. Collective.
+/// Gathers the texts of all ranks on rank 0, in the order of the ranks; returns nothing on the others. Collective.
 pub fn gather(world: &SimpleCommunicator, mine: String) -> Vec<String> {
     if world.rank() != 0 {
         world.process_at_rank(0).send_with_tag(mine.as_bytes(), REPORT);

@@ -13,9 +13,9 @@ use std::mem::swap;
 pub struct Migration<'a> {
     machine: &'a dyn Machine,
     survey: &'a Survey,
-    /// The ground that is recorded, and the one that the migration knows.
+    /// The ground that is recorded, and the ground that the migration knows.
     ground: [&'a Medium; 2],
-    /// The propagating field and the one a step before it.
+    /// The propagating field, and the field one step before it.
     now: DeviceSpan,
     before: DeviceSpan,
     /// A source wavefield that was brought back.
@@ -44,10 +44,10 @@ impl<'a> Migration<'a> {
         Ok(Migration { machine, survey, ground: [truth, smooth], now, before, source, traces, image })
     }
 
-    /// Migrates a shot; the answer is its image, row by row. `each_state` is called before each state is kept or recalled.
+    /// Migrates a shot; returns its image, row by row. `each_state` is called before each state is kept or recalled.
     ///
     /// # Errors
-    /// What the device or the history says.
+    /// Any error that the device or the history reports.
     pub fn shot(
         &mut self,
         shot: usize,
@@ -90,7 +90,7 @@ impl<'a> Migration<'a> {
         for step in 1..=self.survey.steps {
             self.fire(1, shot, step)?;
             if let Some(state) = self.survey.state(step) {
-                // Without this wait the time of the steps would be told as time of the call that keeps the state.
+                // Without this wait, the time of the steps would be counted as time of the call that keeps the state.
                 self.machine.stream().finish()?;
                 recorder.end("forward", state);
                 each_state();

@@ -6,8 +6,8 @@ use super::model::{REACH, SURFACE_ROW, Shape};
 /// Coefficients of the second derivative, eighth order, by distance.
 const SECOND: [f32; 5] = [-205.0 / 72.0, 8.0 / 5.0, -1.0 / 5.0, 8.0 / 315.0, -1.0 / 560.0];
 
-/// One step of the damped wave equation u_tt + 2σ·u_t = v²·Δu. The field one step before `now` is replaced by the one a step
-/// after it. The outermost cells stay as they are.
+/// One step of the damped wave equation u_tt + 2σ·u_t = v²·Δu. The field one step before `now` is replaced by the field one
+/// step after it. The outermost cells stay as they are.
 #[allow(clippy::needless_range_loop, reason = "neighbours are reached by the same index")]
 pub fn step(shape: &Shape, courant: &[f32], sponge: &[f32], now: &[f32], before: &mut [f32]) {
     let (width, inner) = (shape.width, shape.width - 2 * REACH);
@@ -40,14 +40,15 @@ pub fn add_source(courant: &[f32], field: &mut [f32], cell: usize, amplitude: f3
     field[cell] += courant[cell] * amplitude;
 }
 
-/// Notes what the receivers hear after `step` steps: one row of `traces` per step.
+/// Records what the receivers hear after `step` steps: one row of `traces` per step.
 pub fn record(shape: &Shape, field: &[f32], traces: &mut [f32], step: usize) {
     let (nx, first) = (shape.grid.nx, shape.index(0, SURFACE_ROW));
     traces[step * nx..(step + 1) * nx].copy_from_slice(&field[first..first + nx]);
 }
 
-/// Lets the receivers send what they heard around `step`. What they heard is differentiated in time, which turns the phase
-/// back by the quarter period that a line of sources turns it forward; so a reflector's image peaks where the reflector is.
+/// Makes the receivers send what they heard around `step`. What they heard is differentiated in time, which turns the
+/// phase back by the quarter period by which a line of sources turns it forward, so that a reflector's image peaks where
+/// the reflector is.
 pub fn inject(shape: &Shape, courant: &[f32], field: &mut [f32], traces: &[f32], step: usize) {
     let (nx, first) = (shape.grid.nx, shape.index(0, SURFACE_ROW));
     for x in 0..nx {

@@ -1,15 +1,14 @@
-//! What was done when: by the links, the calls and the kernels of all ranks, as a trace that `chrome://tracing` and Perfetto
-//! draw.
+//! What the links, the calls and the kernels of all ranks did when, as a trace that `chrome://tracing` and Perfetto draw.
 //!
-//! Times begin for each rank when its caches open, right after a barrier; so the ranks' clocks agree about as well as they
-//! leave a barrier together.
+//! Times begin for each rank when its caches open, right after a barrier, so the ranks' clocks agree about as well as the
+//! ranks leave a barrier together.
 #![forbid(unsafe_code)]
 
 use bivouac::history::{HistoryStats, Span};
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// What a rank's caches did, in sums.
+/// Sums of what a rank's caches did.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counts {
     /// Bytes appended.
@@ -18,7 +17,7 @@ pub struct Counts {
     pub restored: u64,
     /// Time that the application spent in appends and restores, in seconds.
     pub blocked_s: f64,
-    /// Restores, and of them those that found their version in the GPU cache.
+    /// Restores, and how many of them found their version in the GPU cache.
     pub restores: (u64, u64),
     /// Bytes moved: device to host, host to file, file to host, host to device.
     pub moved: [u64; 4],
@@ -45,17 +44,17 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Times count from now; if it `is_on` spans are kept.
+    /// A recorder whose times count from now. Spans are kept only if it `is_on`.
     pub fn new(is_on: bool) -> Recorder {
         Recorder { zero: Instant::now(), begun: Instant::now(), spans: Vec::new(), is_on }
     }
 
-    /// Something begins.
+    /// Marks the beginning of a computation.
     pub fn begin(&mut self) {
         self.begun = Instant::now();
     }
 
-    /// It ends, and was computation of that kind.
+    /// Marks its end; it was a computation of that kind.
     pub fn end(&mut self, what: &'static str, version: u64) {
         if self.is_on {
             let from_s = self.begun.duration_since(self.zero).as_secs_f64();
@@ -64,13 +63,13 @@ impl Recorder {
         }
     }
 
-    /// What was noted.
+    /// The spans that were recorded.
     pub fn into_spans(self) -> Vec<Span> {
         self.spans
     }
 }
 
-/// The lines of a rank in the drawing, from above: a name, and what is drawn in it.
+/// The lines of a rank in the drawing, from the top: a name, and what is drawn in it.
 const LINES: [(&str, &[&str]); 7] = [
     ("compute", &["observe", "forward", "backward"]),
     ("calls", &["append", "restore"]),

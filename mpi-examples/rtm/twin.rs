@@ -8,7 +8,7 @@ use bivouac::device::host::{HostDevice, HostModel};
 use bivouac::device::{Device, DeviceError, DeviceSpan, Priority, Stream};
 use std::sync::Arc;
 
-/// A device in host memory, and a stream of it for copies.
+/// A device in host memory, and one of its streams for copies.
 pub struct Twin {
     shape: Shape,
     twin: Arc<HostDevice>,
@@ -17,17 +17,17 @@ pub struct Twin {
 }
 
 impl Twin {
-    /// A twin with so much memory, which computes on fields of that shape.
+    /// A twin with this much memory, which computes on fields of that shape.
     ///
     /// # Errors
-    /// That the stream's thread could not be started.
+    /// The stream's thread could not be started.
     pub fn new(shape: Shape, memory_bytes: u64) -> Result<Twin> {
         let twin = Arc::new(HostDevice::new(HostModel { memory_bytes, ..HostModel::default() }));
         let stream = twin.stream(Priority::High)?;
         Ok(Twin { shape, device: twin.clone(), twin, stream })
     }
 
-    /// Runs a kernel on spans as slices of elements.
+    /// Runs a kernel on spans, which it sees as slices of elements.
     fn compute(&self, spans: &[&DeviceSpan], kernel: impl FnOnce(&mut [&mut [f32]])) -> Result<()> {
         self.twin.compute(spans, |parts| {
             let slices: std::result::Result<Vec<&mut [f32]>, _> =

@@ -6,7 +6,7 @@
 #define REACH 4
 
 // One step of u_tt + 2 sigma u_t = v^2 laplace(u): eighth order in space, second in time. `before` holds the field one
-// step before `now` and gets the one a step after it. `sponge` is the damping of each column, then of each row.
+// step before `now` and receives the field one step after it. `sponge` is the damping of each column, then of each row.
 extern "C" __global__ void __launch_bounds__(256)
 rtm_step(const float *__restrict__ courant, const float *__restrict__ sponge, const float *__restrict__ now,
          float *__restrict__ before, int width, int height) {
@@ -40,7 +40,7 @@ extern "C" __global__ void rtm_record(const float *__restrict__ field, float *__
     if (x < count) traces[(long long)step * count + x] = field[first + x];
 }
 
-// Lets the receivers send what they heard around `step`, differentiated in time.
+// Makes the receivers send what they heard around `step`, differentiated in time.
 extern "C" __global__ void rtm_inject(const float *__restrict__ courant, float *__restrict__ field,
                                       const float *__restrict__ traces, long long first, int count, int step) {
     const int x = blockIdx.x * blockDim.x + threadIdx.x;

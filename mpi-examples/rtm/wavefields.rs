@@ -1,7 +1,7 @@
 //! Where the source wavefield of a shot waits for its correlation: in a history of Bivouac, or simply in device memory.
 //!
 //! All calls to Bivouac that a shot makes are in [`Wavefields`]: hints before anything is appended, appends while the source
-//! propagates, the start of prefetching when time turns round, restores on the way back.
+//! propagates, the start of prefetching when time is reversed, and restores on the way back.
 #![forbid(unsafe_code)]
 
 use super::machine::Machine;
@@ -36,7 +36,7 @@ impl Wavefields {
     /// Keeps a field.
     ///
     /// # Errors
-    /// What the history or the device says.
+    /// Any error that the history or the device reports.
     pub fn keep(&mut self, machine: &dyn Machine, state: u64, field: &DeviceSpan) -> Result<(), Box<dyn Error>> {
         match self {
             Wavefields::History(history) => {
@@ -52,17 +52,17 @@ impl Wavefields {
         Ok(())
     }
 
-    /// From here on states are read back.
+    /// From here on, states are read back: starts prefetching them.
     pub fn turn(&self) {
         if let Wavefields::History(history) = self {
             history.start_prefetch();
         }
     }
 
-    /// Brings a kept state back, for the only time.
+    /// Brings a kept state back, which can be done only once.
     ///
     /// # Errors
-    /// What the history or the device says.
+    /// Any error that the history or the device reports.
     pub fn recall(&mut self, machine: &dyn Machine, state: u64, field: &DeviceSpan) -> Result<(), Box<dyn Error>> {
         match self {
             Wavefields::History(history) => {
@@ -77,7 +77,7 @@ impl Wavefields {
         Ok(())
     }
 
-    /// What the caches of this rank have done so far, and when since the last call.
+    /// What the caches of this rank have done so far, and the spans since the last call.
     pub fn account(&self) -> (Counts, Vec<Span>) {
         match self {
             Wavefields::History(history) => (history.stats().into(), history.take_spans()),

@@ -48,10 +48,10 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/bivouac-deb.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 tree=$scratch/tree
 DESTDIR=$tree ci/install.sh /usr "${built[@]}"
-# The pages of the manual are compressed, as others are.
+# The manual pages are compressed, like those of other packages.
 find "$tree/usr/share/man" -type f -name '*.[1-9]' -exec gzip -9n {} +
 
-# What the libraries need, by the packages that have it.
+# The packages that provide what the libraries need.
 mkdir -p "$scratch/debian"
 printf 'Source: bivouac\n\nPackage: bivouac\nArchitecture: any\n' > "$scratch/debian/control"
 needs=$(cd "$scratch" && dpkg-shlibdeps -O -e"$tree/usr/lib/libbivouac.so.$version" -e"$tree/usr/bin/bivouac" -e"$tree/usr/bin/bivouac-mpi-probe" \

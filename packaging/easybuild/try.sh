@@ -15,7 +15,7 @@ set +u
 . /usr/share/modules/init/bash
 set -u
 options=(--prefix "$scratch/eb" --sourcepath "$(dirname "$archive")" --modules-tool EnvironmentModules --module-syntax Tcl)
-# In containers everything is root's.
+# In containers, everything belongs to root.
 [ "$(id -u)" -ne 0 ] || options+=(--allow-use-as-root-and-accept-consequences)
 eb "${options[@]}" "$recipe"
 module use "$scratch/eb/modules/all"

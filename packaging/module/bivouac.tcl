@@ -1,6 +1,6 @@
 #%Module1.0
 # A module for Environment Modules and Lmod. Put it where `module use` looks, as bivouac/VERSION.tcl (Lmod) or bivouac/VERSION, and name the
-# prefix of ci/install.sh. Load the module of the MPI that it was built with first.
+# prefix of ci/install.sh. Before this module, load the module of the MPI that Bivouac was built with.
 set prefix PREFIX
 
 module-whatis "Bivouac: collective checkpoint and restart for MPI simulations"

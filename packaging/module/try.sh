@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Loads the module of an installation with Environment Modules or Lmod, whichever is here, builds a program with it, and unloads it.
+# Loads the module of an installation with Environment Modules or Lmod, whichever is installed, builds a program with it, and unloads it.
 # Debian installs only one of the two at a time.
 #   packaging/module/try.sh PREFIX     the prefix of ci/install.sh
 set -euo pipefail

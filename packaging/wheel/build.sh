@@ -53,7 +53,7 @@ if $mpich; then
     builds+=("$built/mpich/release")
 fi
 ci/any-mpi.sh "$scratch/made" "${builds[@]}"
-# A wheel has no links: the package asks for the name with the version of the interface.
+# A wheel cannot contain links: the package asks for the name with the version of the interface.
 library=$scratch/source/bivouac/lib
 mkdir -p "$library"
 for name in "$scratch"/made/libbivouac.so.?.?; do cp -L "$name" "$library/"; done
@@ -88,7 +88,7 @@ with bivouac.Session(MPI.COMM_WORLD) as session:
 if MPI.COMM_WORLD.rank == 0:
     print(MPI.Get_library_version().split(",")[0].split("\n")[0], bivouac._library.LIBRARY._name)
 END
-# try_under LAUNCHER...: the wheel under one MPI.
+# try_under LAUNCHER...: tries the wheel under one MPI.
 try_under() {
     local place=$scratch/work-$1
     mkdir -p "$place"
@@ -96,12 +96,12 @@ try_under() {
         "$@" -n 2 "$scratch/venv/bin/python" "$scratch/program.py") || fail "it does not work under $1"
 }
 python3 -m venv "$scratch/venv"
-# From pip, mpi4py works with any MPI that the loader finds.
+# mpi4py from pip works with any MPI that the loader finds.
 "$scratch/venv/bin/pip" --quiet install numpy 'mpi4py>=4.1' "$wheel"
 export MPI4PY_MPIABI=${MPI4PY_MPIABI:-openmpi}
 try_under "${mpirun_command[@]}"
 if $mpich; then
-    # mpi4py looks for the library by the name of its ABI, and Debian's has another.
+    # mpi4py looks for the library by the name of its ABI, and Debian's library has another name.
     library=$(ldd "$built/mpich/release/libbivouac_capi.so" | sed -n 's/.*libmpich.* => \([^ ]*\) .*/\1/p')
     mkdir "$scratch/abi"
     [ -z "$library" ] || ln -s "$library" "$scratch/abi/libmpi.so.12"

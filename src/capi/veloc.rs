@@ -1,21 +1,21 @@
-//! VELOC's interface on one of our sessions: the functions that `libveloc-client.so` forwards to (`veloc/client.c`).
+//! VELOC's interface on a session of Bivouac: the functions to which `libveloc-client.so` forwards (`veloc/client.c`).
 //!
-//! The functions have VELOC's names in our style (`VELOC_Checkpoint_begin` is `bvk_veloc_checkpoint_begin`) and its conventions: 0 for
-//! success and -1 for failure. `bvk_error` has the text of a failure, and a line on standard error gives it, too (unless `job.log` is off).
-//! There is one session per process (`state`). Calls from several threads wait for each other. `include/veloc.h` describes the functions,
-//! and docs/VELOC.md explains how to move a program.
+//! The functions have VELOC's names in Bivouac's style (`VELOC_Checkpoint_begin` is `bvk_veloc_checkpoint_begin`) and its conventions: 0
+//! for success and -1 for failure. `bvk_error` returns the text of a failure, and a line on standard error also shows it (unless `job.log`
+//! is off). There is one session per process (`state`). Calls from several threads wait for each other. `include/veloc.h` describes the
+//! functions, and docs/VELOC.md explains how to move a program.
 //!
-//! | part | is |
+//! | part | contents |
 //! |---|---|
-//! | `ini` | VELOC's configuration file in terms of ours (pure) |
+//! | `ini` | VELOC's configuration file, translated into Bivouac's (pure) |
 //! | `names` | names of checkpoints, regions and files (pure) |
-//! | `choice` | which regions a call is about (pure) |
-//! | `old`, `old_files` | checkpoints that VELOC wrote (the first pure) |
+//! | `choice` | which regions a call concerns (pure) |
+//! | `old`, `old_files` | checkpoints that VELOC wrote (the first is pure) |
 //! | `ahead` | announced versions, kept as a history |
 //! | `state`, `checkpoint`, `restart` | the session between the calls |
 //!
-//! VELOC's ranks save their own regions: names need not be equal on all ranks. Memory that is chosen in one call and saved in a later
-//! one is copied at once, because VELOC lets the application change it between the two.
+//! Each of VELOC's ranks saves its own regions, so names need not be the same on all ranks. Memory that is chosen in one call and saved in
+//! a later one is copied at once, because VELOC lets the application change it in between.
 
 mod ahead;
 mod checkpoint;
@@ -41,15 +41,15 @@ use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
 const SUCCESS: c_int = 0;
 /// `VELOC_FAILURE`.
 const FAILURE: c_int = -1;
-/// `VELOC_MAX_NAME`: the room that the application has for the name of a routed file.
+/// `VELOC_MAX_NAME`, the room that the application has for the name of a routed file.
 const MAX_NAME: usize = 1024;
 
 /// The state of the session in this process.
 enum Opened {
-    /// Nothing yet.
+    /// No session has been opened.
     Never,
     Now(Box<State>),
-    /// It has been finalized.
+    /// The session has been finalized.
     Before,
 }
 
@@ -60,13 +60,13 @@ fn lock() -> Guard<'static, Opened> {
     STATE.lock()
 }
 
-/// Runs a call. A failure is reported, and becomes VELOC's.
+/// Runs a call. A failure is reported and becomes VELOC's failure code.
 fn call(function: &str, work: impl FnOnce() -> Outcome) -> c_int {
     let status = status::call(work);
     if status >= SUCCESS {
         return status;
     }
-    // SAFETY: the text ends with zero and stays until the next failure of this thread.
+    // SAFETY: the text ends with zero and remains valid until the next failure of this thread.
     let text = unsafe { CStr::from_ptr(status::bvk_error()) }.to_string_lossy();
     log::say(&format!("{function}: {text}"));
     FAILURE
@@ -92,7 +92,7 @@ fn done(outcome: Outcome<()>) -> Outcome {
     outcome.map(|()| SUCCESS)
 }
 
-/// The numbers of a list.
+/// Reads the numbers of a list.
 ///
 /// # Safety
 /// `ids` has `count` numbers, or is NULL.
@@ -106,7 +106,7 @@ unsafe fn numbers(ids: *const c_int, count: c_int) -> Result<Vec<c_int>, String>
     }
 }
 
-/// Mode and numbers of a selection.
+/// The mode and the numbers of a selection.
 ///
 /// # Safety
 /// As [`numbers`].
@@ -176,8 +176,8 @@ pub extern "C" fn bvk_veloc_finalize(drain: c_int) -> c_int {
 /// `VELOC_Mem_protect`.
 ///
 /// # Safety
-/// Until it is unprotected or protected anew, the memory is readable in each call that saves it, and writable and used by nothing else
-/// in each call that loads it.
+/// Until it is unprotected or protected again, the memory is readable in each call that saves it, and writable and used by nothing else in
+/// each call that loads it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_veloc_mem_protect(id: c_int, data: *mut c_void, count: usize, size: usize) -> c_int {
     with("VELOC_Mem_protect", |state| done(state.protect(None, id, data, count, size)))
@@ -246,8 +246,8 @@ pub unsafe extern "C" fn bvk_veloc_region_clear(name: *const c_char) -> c_int {
 /// `VELOC_Route_file`.
 ///
 /// # Safety
-/// `original` is NULL, or has `MAX_NAME` bytes or ends with zero before; `routed` is NULL or has room for `MAX_NAME` bytes; they
-/// may be the same.
+/// `original` is NULL, or has `MAX_NAME` bytes, or ends with zero earlier. `routed` is NULL or has room for `MAX_NAME`
+/// bytes. Both may be the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_veloc_route_file(original: *const c_char, routed: *mut c_char) -> c_int {
     with("VELOC_Route_file", |state| {
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn bvk_veloc_route_file(original: *const c_char, routed: *
         }
         let mut name = Vec::new();
         for at in 0..MAX_NAME {
-            // SAFETY: not NULL, and the bytes before ended in no zero.
+            // SAFETY: not NULL, and no zero has ended the bytes before this one.
             match unsafe { original.add(at).read() } as u8 {
                 0 => break,
                 byte => name.push(byte),
@@ -271,7 +271,7 @@ pub unsafe extern "C" fn bvk_veloc_route_file(original: *const c_char, routed: *
         if bytes.len() >= MAX_NAME {
             return Err(Failure::argument(format!("{} is longer than VELOC_MAX_NAME allows", path.display())));
         }
-        // SAFETY: there is room for as many bytes and a zero, says the caller; the path is memory of ours.
+        // SAFETY: there is room for as many bytes and a zero, says the caller; the path is our own memory.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), routed.cast::<u8>(), bytes.len());
             routed.add(bytes.len()).write(0);
@@ -341,7 +341,7 @@ pub extern "C" fn bvk_veloc_checkpoint_wait() -> c_int {
     with("VELOC_Checkpoint_wait", |state| done(state.wait()))
 }
 
-/// `VELOC_Checkpoint_finished`: -1 is not a failure here, and nothing is reported.
+/// `VELOC_Checkpoint_finished`. A result of -1 is not a failure here, and is not reported.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_veloc_checkpoint_finished() -> c_int {
     let mut is_finished = false;
@@ -358,7 +358,7 @@ pub extern "C" fn bvk_veloc_checkpoint_finished() -> c_int {
 /// The requirements of [`bvk_veloc_mem_protect`] hold; `name` is NULL or ends with zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_veloc_checkpoint(name: *const c_char, version: c_int) -> c_int {
-    // SAFETY: as the caller says; nothing of the application's runs before the end.
+    // SAFETY: as the caller says; no code of the application runs before the end.
     with("VELOC_Checkpoint", |state| unsafe {
         state.begin(text(name, "the name"), version)?;
         let chosen = state.choose(Ok(Mode::All), &[], false);
@@ -378,7 +378,7 @@ pub unsafe extern "C" fn bvk_veloc_restart_test(name: *const c_char, version: c_
         found = state.newest(unsafe { text(name, "the name") }, version)?;
         Ok(SUCCESS)
     });
-    // That there is nothing is an answer, and nothing to complain about.
+    // The answer that no version can be restored is not reported as a failure.
     found.filter(|_| status == SUCCESS).unwrap_or(FAILURE)
 }
 

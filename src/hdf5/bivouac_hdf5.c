@@ -1,11 +1,12 @@
-// A file driver for HDF5: files of a program that is not changed become checkpoints of Bivouac. README.md shows how it is used.
+// A file driver for HDF5, by which files of an unchanged program become checkpoints of Bivouac. README.md shows how it is used.
 //
-// An open file is one block of memory. When HDF5 closes a file that was opened for writing, the block becomes a version of a
-// checkpoint series, with the regions `file/bytes` (what a file on disk would hold) and `info` (`struct info`). When HDF5 opens the
-// file again, the newest version that can be restored is loaded. Files that the configuration leaves out, and files that are on
-// disk and in no checkpoint, go to HDF5's own driver `sec2`.
+// An open file is one block of memory. When HDF5 closes a file that was opened for writing, the block becomes a version of a checkpoint
+// series, with the regions `file/bytes` (the content that a file on disk would have) and `info` (`struct info`). When HDF5 opens the file
+// again, the newest version that can be restored is loaded. HDF5's own driver `sec2` handles the files that the configuration leaves out,
+// and files that are on disk but in no checkpoint.
 //
-// HDF5 makes all calls of a driver under one lock, or is used by one thread, and so does the driver: nothing in here is locked.
+// HDF5 makes all calls of a driver under one lock, or is used by one thread. The same holds for the driver's own calls, so
+// nothing in here is locked.
 #define _GNU_SOURCE // dladdr, strsep
 #include <H5PLextern.h>
 #include <bivouac.h>
@@ -29,56 +30,56 @@
 #endif
 #include <H5FDdevelop.h>
 
-// HDF5 gives drivers that it does not know the values from 256 on, and reserves those below 512 for drivers that are not registered
-// with its maintainers. It refuses to load two drivers of one value into one process.
+// HDF5 gives values from 256 on to drivers that it does not know, and reserves those below 512 for drivers that are not registered with its
+// maintainers. It refuses to load two drivers with the same value into one process.
 #define DRIVER_VALUE ((H5FD_class_value_t)389)
 #define SET "file"
 #define COLUMN "bytes"
 #define INFO "info"
-#define ADDRESSES ((haddr_t)(SIZE_MAX / 2)) // of what fits into memory
+#define ADDRESSES ((haddr_t)(SIZE_MAX / 2)) // how many addresses fit into memory
 #define PATH_ROOM 4056                      // so that `struct info` has 4 KiB
-#define NAME_ROOM 129                       // of a series: 128 bytes
-#define RUNS 16                             // numbers in a path that may be a rank
-#define INFOS 64                            // old ranks that are asked at a time
+#define NAME_ROOM 129                       // for the name of a series: 128 bytes and a zero
+#define RUNS 16                             // how many numbers in a path may be a rank
+#define INFOS 64                            // how many old ranks are asked at a time
 
-// What is said about a file in each version of it.
+// What each version of a file says about it.
 struct info {
     char magic[8];
     uint64_t bytes;
-    uint64_t state; // one of the next three
+    uint64_t state; // CLOSED, OPEN or DELETED
     uint64_t reserved[2];
     char path[PATH_ROOM];
 };
-enum { ABANDONED, CLOSED, OPEN, DELETED }; // the first is recorded nowhere: this rank takes part only to abort the version
+enum { ABANDONED, CLOSED, OPEN, DELETED }; // ABANDONED is not recorded: this rank takes part only to abort the version
 static const char MAGIC[8] = "BVKHDF5";
 
 enum scope { BY_SIZE, WORLD, SELF };
 enum rank_rule { RANK_AUTO, RANK_NONE, RANK_AT };
 enum mpi_rule { MPI_AUTO, MPI_START, MPI_REFUSE };
 
-// HDF5_DRIVER_CONFIG, or what H5Pset_driver_by_name was given.
+// The settings from HDF5_DRIVER_CONFIG or from H5Pset_driver_by_name.
 struct settings {
     enum scope scope;
     enum rank_rule rank;
-    int rank_at; // from 1: from the left; from -1: from the right
+    int rank_at; // 1, 2, ... count from the left; -1, -2, ... from the right
     enum mpi_rule mpi;
     bool flush;
-    int level; // H5Fclose waits for it
+    int level; // H5Fclose waits for this level
     double patience;
     char files[1024];
     char job[128];
     char group[128];
 };
 
-// What this process knows about a series. All but `own` is the same on all ranks of the session, also after one of them has failed: it
-// decides which calls to Bivouac they make.
+// What this process knows about a series. All fields except `own` are the same on all ranks of the session, even after one of them has
+// failed. They decide which calls to Bivouac the ranks make.
 struct series {
     char name[NAME_ROOM];
     enum { UNKNOWN, ABSENT, PRESENT } state;
-    bool numbered; // `last` is known
+    bool numbered; // whether `last` is known
     uint64_t last; // the highest version that was seen or taken
     uint64_t own;  // the version that this process has taken and not lost; 0: none
-    bool told;     // that the file comes from disk
+    bool told;     // whether it was said that the file comes from disk
     struct series *next;
 };
 
@@ -87,28 +88,28 @@ struct session {
     enum scope scope;
     char job[128];
     char group[128];
-    MPI_Comm comm; // for agreements, of scope=world
+    MPI_Comm comm; // for agreements with scope=world
     int rank, size;
     char broken[512]; // why ranks can no longer agree
-    bool has_lost;    // a version that this rank could not take; the others have not been told yet
+    bool has_lost;    // this rank could not take a version, and has not told the others yet
     struct series *series;
     struct session *next;
 };
 
 struct file {
     H5FD_t base; // HDF5's part
-    H5FD_t *inner; // the file on disk; then nothing below is used, except for `path`
+    H5FD_t *inner; // the file on disk; if set, only `path` of the fields below is used
     char *path;
     struct settings settings;
     struct session *session;
     struct series *series;
-    char stored[NAME_ROOM]; // the series that it comes from, which may be one that several ranks took
-    bool any_rank;          // its path may be that of any rank of that series
+    char stored[NAME_ROOM]; // the series from which the file comes; several ranks may have taken it
+    bool any_rank;          // the path may be that of any rank of that series
     bool writable, loaded, imported, dirty;
-    bool finished; // HDF5 has flushed it to close it, and not given up opening it
-    bool torn; // a write has failed: the bytes are not what HDF5 believes
-    bool flushed; // in MPI_Finalize
-    bool flushing; // HDF5 is about to flush the whole file, not a part of its metadata
+    bool finished; // HDF5 has flushed the file to close it, and has not given up opening it
+    bool torn; // a write has failed, so the bytes are not those that HDF5 assumes
+    bool flushed; // HDF5 has flushed the file in MPI_Finalize
+    bool flushing; // HDF5 is about to flush the whole file, not only parts of its metadata
     unsigned char *bytes;
     size_t length, room;
     haddr_t eoa;
@@ -118,8 +119,8 @@ struct file {
 static struct session *sessions;
 static struct file *open_files;
 static bool finalizing, started_mpi, hooked;
-static bool has_failed; // a call of HDF5 for an open file, and perhaps H5Fclose
-static pid_t process; // that opened sessions; its forked children leave them alone
+static bool has_failed; // a call by HDF5 for an open file has failed, and perhaps H5Fclose with it
+static pid_t process; // the process that opened the sessions, which its forked children do not use
 
 // --- Errors ---------------------------------------------------------------------------------------------------------------------
 
@@ -167,7 +168,7 @@ static bool copy_text(char *to, size_t room, const char *key, const char *value)
     return true;
 }
 
-// A pattern with a slash is compared with absolute paths: `out/*.h5` would silently leave out every file.
+// A pattern with a slash is compared with absolute paths, so `out/*.h5` would silently leave out every file.
 static bool can_match(const char *patterns) {
     char copy[sizeof((struct settings *)NULL)->files];
     snprintf(copy, sizeof copy, "%s", patterns);
@@ -180,7 +181,7 @@ static bool can_match(const char *patterns) {
     return true;
 }
 
-// One of `words`, whose last entry is NULL; -1: none of them.
+// The index of `value` in `words`, whose last entry is NULL; -1 if it is not among them.
 static int word_at(const char *const *words, const char *value) {
     for (int at = 0; words[at]; at++)
         if (strcmp(words[at], value) == 0) return at;
@@ -274,7 +275,7 @@ static bool configure(hid_t fapl, struct settings *settings) {
     return is_good;
 }
 
-// Does the configuration say that Bivouac keeps this file? A pattern with a slash is compared with the whole path.
+// Whether the configuration says that Bivouac keeps this file. A pattern with a slash is compared with the whole path.
 static bool is_kept(const struct settings *settings, const char *path) {
     char patterns[sizeof settings->files];
     strcpy(patterns, settings->files);
@@ -287,7 +288,7 @@ static bool is_kept(const struct settings *settings, const char *path) {
     return false;
 }
 
-// Does Bivouac's configuration name the job? Its default is the program's name, with which h5dump would find nothing.
+// Whether Bivouac's configuration names the job. The default is the program's name, under which h5dump would find nothing.
 static bool has_job_name(void) {
     if (getenv("BIVOUAC_JOB_NAME")) return true;
     const char *path = getenv("BIVOUAC_CONFIG");
@@ -306,10 +307,10 @@ static bool has_job_name(void) {
 
 // --- Paths and names ------------------------------------------------------------------------------------------------------------
 
-// Stands for the rank in a path; a file's own name may not have it. In names it appears as `%`.
+// Stands for the rank in a path. A file's own name must not contain it. In names of series it appears as `%`.
 #define RANK '\001'
 
-// The absolute path, without links in what leads to the file where that exists. Yours to free.
+// The absolute path. Links in the folders of the path are resolved if the folders exist. The caller frees the result.
 static char *absolute(const char *name) {
     char from[PATH_MAX] = "", *real = NULL;
     const char *between = *name == '/' ? "" : "/";
@@ -332,7 +333,7 @@ static char *absolute(const char *name) {
         return NULL;
     }
     sprintf(path, "%s%s%s", from, between, name);
-    // A file that is a link stands for what it leads to, if that is there.
+    // If the file is a link, the path is that of its target, if the target exists.
     if ((real = realpath(path, NULL)) != NULL) {
         strcpy(path, real);
         free(real);
@@ -345,7 +346,8 @@ static char *absolute(const char *name) {
             sprintf(path, "%s/%s", strcmp(real, "/") == 0 ? "" : real, last);
             free(real);
         } else {
-            // The directory is not there, as on a node that the file was not written on: resolve by the text alone.
+            // The directory does not exist, for example because the file was written on another node. The path is
+            // resolved by its text alone.
             *slash = '/';
             char *out = path;
             for (char *at = path; *at;) {
@@ -379,7 +381,7 @@ static uint64_t hash(uint64_t state, const char *text) {
     return state ^ state >> 29;
 }
 
-// The series of a path: the file's name to read, and 128 bits of the whole path that tell files in different folders apart.
+// The series of a path: the file's name for people to read, and 128 bits of the whole path, which distinguish files in different folders.
 static void series_of(const char *path, char name[NAME_ROOM]) {
     const char *slash = strrchr(path, '/');
     size_t at = 0;
@@ -398,7 +400,7 @@ struct run {
     unsigned long value;
 };
 
-// The numbers in a path from the left, without those of an extension such as `.h5`.
+// The numbers in a path, from left to right, except those in an extension such as `.h5`.
 static int runs_of(const char *path, struct run runs[RUNS]) {
     const char *name = strrchr(path, '/');
     const char *extension = strrchr(name ? name : path, '.');
@@ -418,7 +420,7 @@ static int runs_of(const char *path, struct run runs[RUNS]) {
     return count;
 }
 
-// The path without the numbers that the bits of `which` name.
+// The path without the numbers that the bits of `which` select.
 static void without_runs(const char *path, uint32_t which, char out[PATH_ROOM + 1]) {
     struct run runs[RUNS];
     int count = runs_of(path, runs);
@@ -431,7 +433,7 @@ static void without_runs(const char *path, uint32_t which, char out[PATH_ROOM + 
     strcpy(out, path + from);
 }
 
-// The numbers of a path that are `value`, as bits.
+// Which of the numbers of a path equal `value`, as bits.
 static uint32_t runs_that_are(const char *path, unsigned long value) {
     struct run runs[RUNS];
     uint32_t which = 0;
@@ -441,7 +443,7 @@ static uint32_t runs_that_are(const char *path, unsigned long value) {
 
 // --- Agreements between the ranks (scope=world) ---------------------------------------------------------------------------------
 
-// Waits until a request is complete, but not for ever. The request stays pending then, and so must its memory.
+// Waits until a request is complete, but not for ever. If it gives up, the request stays pending, and its memory must stay allocated.
 static bool finish(struct session *session, const struct settings *settings, MPI_Request *request, const char *path) {
     struct timespec now, from, pause = {0, 20000};
     clock_gettime(CLOCK_MONOTONIC, &from);
@@ -466,18 +468,18 @@ static bool finish(struct session *session, const struct settings *settings, MPI
                      session->rank, waited, settings->patience, path);
             break;
         }
-        // A while without a pause first: usually all ranks come at the same time.
+        // For a short time it polls without pauses, because usually all ranks arrive at the same time.
         if (waited > 0.002) nanosleep(&pause, NULL);
     }
     PUSH(H5E_CANTOPENFILE, "%s: %s. No file of scope=world can be opened any more; relaunch the program", path, session->broken);
     return false;
 }
 
-// What ranks do together.
+// The operations that ranks perform together.
 enum kind { READS, CHANGES, CREATES, CREATES_NEW, LOADS, DELETES };
 static const char *const DOES[] = {"opens for reading", "opens for writing", "creates", "creates (if it does not exist)", "loads", "deletes"};
 
-// The values that they compare. All are numbers, so that one reduction gives the least and the greatest of each.
+// The values that ranks compare. All are numbers, so that a single reduction finds the least and the greatest of each.
 enum { KIND, NAME, ON_DISK, LOST, NUMBERS, FACTS = NUMBERS + 2 * RUNS };
 
 struct exchange {
@@ -500,7 +502,7 @@ static uint64_t least(const struct exchange *exchange, int fact) { return ~excha
 
 static bool is_same(const struct exchange *exchange, int fact) { return exchange->all[fact] == least(exchange, fact); }
 
-// Says on all ranks which files differ: that of rank 0 and that of the first rank that differs from it.
+// Reports on all ranks which files differ: the file of rank 0, and the file of the first rank whose file differs from it.
 static void push_difference(struct session *session, const struct settings *settings, struct exchange *exchange, const char *path) {
     char first[PATH_ROOM + 32];
     uint64_t *facts = exchange->mine;
@@ -544,18 +546,18 @@ static void close_session(struct session *session) {
     session->handle = NULL;
 }
 
-// HDF5 ends at the exit of the process, or by H5close. Sessions of all ranks stay open until MPI_Finalize: ranks need not end HDF5
-// together, and may use it again. Where the driver has started MPI, `end` below comes later.
+// HDF5 ends at the exit of the process, or by H5close. Sessions of several ranks stay open until MPI_Finalize, because ranks need not end
+// HDF5 together, and may use it again. If the driver has started MPI, `end` below runs later.
 static herr_t terminate(void) {
     if (getpid() != process) return 0;
     for (struct session *session = sessions; session; session = session->next) {
-        // HDF5 closes its files before its drivers. None is left that needs the session.
+        // HDF5 closes its files before its drivers, so no file is left that needs the session.
         if (session->scope == SELF && !open_files) close_session(session);
     }
     return 0;
 }
 
-// After all functions of atexit, among them that of HDF5, which closes its files and calls `terminate`.
+// Runs after all functions of atexit, including HDF5's own, which closes HDF5's files and calls `terminate`.
 __attribute__((destructor)) static void end(void) {
     int is_finalized = 1;
     if (started_mpi && getpid() == process && MPI_Finalized(&is_finalized) == MPI_SUCCESS && !is_finalized) MPI_Finalize();
@@ -578,7 +580,7 @@ static bool has_mpi(const struct settings *settings, const char *path) {
         return false;
     }
     if (!is_there) {
-        // A program with MPI that has not started it yet will do so, and a second start ends it.
+        // A program that uses MPI but has not started it yet will do so, and starting MPI twice ends the program.
         void *program = dlopen(NULL, RTLD_LAZY);
         bool has_own = program && dlsym(program, "MPI_Init") != NULL;
         if (program) dlclose(program);
@@ -589,7 +591,7 @@ static bool has_mpi(const struct settings *settings, const char *path) {
                  path);
             return false;
         }
-        // HDF5 loads a driver with its symbols hidden from other libraries. Open MPI's own plugins may need those of MPI.
+        // HDF5 loads a driver with its symbols hidden from other libraries, but Open MPI's plugins may need the symbols of MPI.
         Dl_info where;
         if (dladdr((void *)(uintptr_t)&MPI_Init_thread, &where) && where.dli_fname)
             (void)dlopen(where.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
@@ -616,7 +618,7 @@ static bool has_mpi(const struct settings *settings, const char *path) {
     return true;
 }
 
-// A communicator of our own, without an unlimited wait for ranks that open no file.
+// Makes the driver's own communicator, without an unlimited wait for ranks that open no file.
 static bool duplicate(struct session *session, const struct settings *settings, const char *path) {
     MPI_Request request;
     if (MPI_Comm_idup(MPI_COMM_WORLD, &session->comm, &request) != MPI_SUCCESS) {
@@ -628,7 +630,7 @@ static bool duplicate(struct session *session, const struct settings *settings, 
     return true;
 }
 
-// The session of a file. It is not open in Bivouac before ranks have agreed on the file (`open_session`).
+// The session of a file. Bivouac opens it only after the ranks have agreed on the file (`open_session`).
 static struct session *session_for(const struct settings *settings, const char *path) {
     int size = 1, rank = 0;
     if (!has_mpi(settings, path)) return NULL;
@@ -639,7 +641,7 @@ static struct session *session_for(const struct settings *settings, const char *
     strcpy(job, settings->job);
     if (!*job && !has_job_name()) strcpy(job, "hdf5");
     strcpy(group, settings->group);
-    // A tool without other ranks thus finds what all ranks, or rank 0, have written.
+    // With this default, a tool that runs on a single rank finds what all ranks, or rank 0, have written.
     if (!*group && scope == SELF && rank > 0) snprintf(group, sizeof group, "self-%d", rank);
     else if (!*group) strcpy(group, "world");
     struct session *session = sessions;
@@ -701,13 +703,13 @@ static struct series *series_named(struct session *session, const char *name) {
     return series;
 }
 
-// Lets the ranks of a session agree on a file. `name` becomes the series of all of them; `is_on_disk` becomes the same, too.
+// Lets the ranks of a session agree on a file. On return, all ranks have the same series in `name` and the same value in `is_on_disk`.
 static bool agree(struct file *file, enum kind kind, bool *is_on_disk, char name[NAME_ROOM]) {
     struct session *session = file->session;
     char shorter[PATH_ROOM + 1];
     series_of(file->path, name);
     if (session->size == 1) return true;
-    // What is lent to MPI outlives an agreement that was given up.
+    // Memory that MPI is using outlives an agreement that was given up.
     struct exchange *exchange = calloc(1, sizeof *exchange);
     if (!exchange) {
         PUSH(H5E_NOSPACE, "%s: no memory for a message", file->path);
@@ -725,7 +727,7 @@ static bool agree(struct file *file, enum kind kind, bool *is_on_disk, char name
     if (!reduce(session, &file->settings, exchange, file->path)) return false;
     for (struct series *series = session->series; series && exchange->all[LOST]; series = series->next) series->state = UNKNOWN;
     session->has_lost = false;
-    // Somewhere is enough to refuse a new file, and everywhere is needed to take one over.
+    // A new file is refused if it is on the disk of any rank, and a file is taken over only if it is on the disk of all.
     *is_on_disk = kind == CREATES_NEW ? exchange->all[ON_DISK] != 0 : *is_on_disk && is_same(exchange, ON_DISK);
     bool is_agreed = is_same(exchange, KIND), is_one_name = is_same(exchange, NAME);
     uint32_t which[2] = {0, 0};
@@ -735,7 +737,7 @@ static bool agree(struct file *file, enum kind kind, bool *is_on_disk, char name
         int at = file->settings.rank_at > 0 ? file->settings.rank_at - 1 : runs_of(file->path, runs) + file->settings.rank_at;
         which[0] = at >= 0 && at < RUNS ? (uint32_t)1 << at : 0;
     }
-    // The numbers that are the rank on all ranks, or the rank plus one, may be what names differ in.
+    // Names may differ in the numbers that equal the rank, or the rank plus one, on all ranks.
     for (int offset = 0; !is_one_name && offset < (rule == RANK_AUTO ? 2 : rule == RANK_AT ? 1 : 0); offset++) {
         if (!which[offset] && rule == RANK_AUTO) continue;
         without_runs(file->path, which[offset], shorter);
@@ -744,7 +746,7 @@ static bool agree(struct file *file, enum kind kind, bool *is_on_disk, char name
         is_one_name = is_same(exchange, NAME);
         if (is_one_name) series_of(shorter, name);
     }
-    if (!is_one_name && rule == RANK_AUTO && !which[0] && !which[1]) { // to name the one that is to blame
+    if (!is_one_name && rule == RANK_AUTO && !which[0] && !which[1]) { // so that the message names the right rank
         without_runs(file->path, runs_that_are(file->path, (unsigned long)session->rank), shorter);
         mine[NAME] = hash(start, shorter);
     }
@@ -754,7 +756,7 @@ static bool agree(struct file *file, enum kind kind, bool *is_on_disk, char name
     return is_agreed;
 }
 
-// Finds the session and the series of a file, which ranks agree on. The file's path has to be set.
+// Finds the session and the series of a file, on which the ranks agree. The file's path must be set.
 static bool place(struct file *file, enum kind kind, bool *is_on_disk) {
     struct session *session = session_for(&file->settings, file->path);
     if (!session) return false;
@@ -764,14 +766,15 @@ static bool place(struct file *file, enum kind kind, bool *is_on_disk) {
     file->session = session;
     *is_on_disk = is_here;
     if (!agree(file, kind, is_on_disk, name) || !open_session(session, file->path)) return false;
-    // A file that is only read may be there for some ranks.
+    // A file that is only read may exist for some of the ranks only.
     if (kind == READS) *is_on_disk = is_here;
     file->series = series_named(session, name);
     strcpy(file->stored, name);
     return file->series != NULL;
 }
 
-// Is the file open already, perhaps for the first time and in no version? HDF5 then uses what is open, and closes what it opens now.
+// The file that is already open under this path, which may be new and in no version; NULL: none. HDF5 then uses that
+// file, and closes this one.
 static const struct file *open_already(const struct file *file) {
     const struct file *other = open_files;
     while (other && (other == file || other->inner || other->series != file->series || strcmp(other->path, file->path) != 0))
@@ -799,7 +802,7 @@ static bool grow(struct file *file, size_t length) {
     return true;
 }
 
-// The checksum of HDF5's superblock: Bob Jenkins' lookup3, byte by byte.
+// The checksum of HDF5's superblock (Bob Jenkins' lookup3), computed byte by byte.
 static uint32_t lookup3(const unsigned char *data, size_t length) {
     uint32_t s[3];
 #define ROTATED(x, by) (((x) << (by)) | ((x) >> (32 - (by))))
@@ -830,12 +833,12 @@ static uint32_t lookup3(const unsigned char *data, size_t length) {
     return s[2];
 }
 
-// A version that was taken at a flush says that the file is open for writing, with which HDF5 would refuse it. It is closed now.
+// Marks a file as closed. A version that was taken at a flush has the file marked as open for writing, and HDF5 would refuse to open it.
 static void mark_closed(unsigned char *bytes, size_t length) {
     for (size_t at = 0; at + 48 <= length; at = at == 0 ? 512 : 2 * at) {
         unsigned char *block = bytes + at;
         if (memcmp(block, "\211HDF\r\n\032\n", 8) != 0) continue;
-        const unsigned char open = 0x05; // for writing, for SWMR writing
+        const unsigned char open = 0x05; // open for writing, open for SWMR writing
         if (block[8] < 2) { // these flags have no checksum, and HDF5 does not look at them
             block[20] &= (unsigned char)~open;
             return;
@@ -852,16 +855,16 @@ static void mark_closed(unsigned char *bytes, size_t length) {
     }
 }
 
-// What a restart has to find out, and its findings.
+// The question that a restart has to answer, and its findings.
 struct search {
     struct session *session;
     struct series *series;
     const char *path;
     bool any_rank;     // the path may be that of any rank that took the version
-    struct file *into; // where to load the bytes; NULL: only look
+    struct file *into; // where the bytes are loaded; NULL: nothing is loaded
     uint64_t version, bytes, state;
     int ranks;
-    bool is_other; // the version has no file of this path
+    bool is_other; // the version has no file with this path
     char reason[PATH_ROOM + 600];
 };
 
@@ -871,12 +874,12 @@ static bool is_ours(struct search *search, const struct info *info) {
     return false;
 }
 
-// Finds the file among those of all ranks that took the version, and the bytes before it. Collective.
+// Finds the file among those of all ranks that took the version, and the number of bytes before it. Collective.
 static int find_among(bvk_restart_t restart, struct search *search, struct info *info, uint64_t *before) {
     struct info *infos = malloc(INFOS * sizeof *infos);
     uint64_t sum = 0;
     int found = -1, loaded = infos ? 1 : -1;
-    int mine = search->session->size == search->ranks ? search->session->rank : -1; // rather this one than another of the same path
+    int mine = search->session->size == search->ranks ? search->session->rank : -1; // preferred to another file with the same path
     char example[PATH_ROOM] = "";
     for (int first = 0; first < search->ranks; first += INFOS) {
         int count = search->ranks - first < INFOS ? search->ranks - first : INFOS;
@@ -906,7 +909,7 @@ static int find_among(bvk_restart_t restart, struct search *search, struct info 
     return found < 0 ? -1 : loaded;
 }
 
-// One attempt; what bvk_end_restore is to be told.
+// Makes one attempt, and returns the value for bvk_end_restore.
 static int load_once(bvk_restart_t restart, struct search *search) {
     struct info info = {.bytes = 0};
     uint64_t before = 0, count = 0;
@@ -950,7 +953,7 @@ static int load_once(bvk_restart_t restart, struct search *search) {
         snprintf(search->reason, sizeof search->reason, "there is no memory for %" PRIu64 " bytes", info.bytes);
     }
     if (is_own && loaded != 1) return loaded;
-    // Where loading is collective, ranks that have found no file, or have no room for it, take part.
+    // If loading is collective, ranks that have found no file, or have no room for it, take part without bytes.
     uint64_t wanted = loaded == 1 ? info.bytes : 0;
     status = is_own ? bvk_load_rows(restart, SET, BVK_ROWS_OWN, &rows, &count)
                     : bvk_load_rows_range(restart, SET, before, wanted, &rows, &count);
@@ -967,7 +970,7 @@ static int load_once(bvk_restart_t restart, struct search *search) {
     return loaded;
 }
 
-// Looks for the newest version that can be restored. BVK_OK, BVK_NOTHING, or an error below 0 with its text in `reason`.
+// Looks for the newest version that can be restored. Returns BVK_OK, BVK_NOTHING, or an error below 0, whose text is in `reason`.
 static int restore(struct search *search) {
     bvk_restart_t restart = NULL;
     bvk_restored restored = BVK_RESTORED_INIT;
@@ -992,12 +995,12 @@ static int restore(struct search *search) {
 }
 
 // Loads the file when HDF5 first asks for something in it. An H5Fcreate opens an existing file to see which one it is, closes it, and
-// truncates it: nothing is loaded then.
+// truncates it. Nothing is loaded in that case.
 static bool load(struct file *file) {
     if (file->loaded) return true;
     char name[NAME_ROOM];
     const struct file *twin = open_already(file);
-    if (twin && twin->loaded) { // what is opened twice by H5FDopen, past HDF5's list of open files
+    if (twin && twin->loaded) { // H5FDopen, which bypasses HDF5's list of open files, opened it twice
         if (!grow(file, twin->length)) return false;
         if (twin->length > 0) memcpy(file->bytes, twin->bytes, twin->length);
         return file->loaded = true;
@@ -1042,13 +1045,13 @@ static bool load(struct file *file) {
 
 // --- Saving ---------------------------------------------------------------------------------------------------------------------
 
-// Does HDF5 close its files by itself, at exit or by H5close? It shows nobody its errors then.
+// Whether HDF5 closes its files by itself, at the exit of the process or in H5close. It does not show its errors then.
 static bool is_exiting(void) {
     bool is_terminating = false;
     return H5is_library_terminating(&is_terminating) >= 0 && is_terminating;
 }
 
-// A version that is not taken.
+// Reports a version that is not taken.
 static void complain(const char *format, ...) {
     char text[PATH_ROOM + 900];
     va_list list;
@@ -1092,7 +1095,7 @@ static bool save(struct session *session, const struct settings *settings, struc
     rows.columns = &column;
     rows.column_count = 1;
     series->last = version;
-    // Of several ranks, one that fails tells the others when they next open a file.
+    // With several ranks, a rank that fails tells the others when they next open a file.
     series->state = state != DELETED && session->size > 1 ? PRESENT : UNKNOWN;
     bool had_lost = session->has_lost;
     session->has_lost = true;
@@ -1133,8 +1136,8 @@ static bool save_file(struct file *file, uint64_t state) {
     return true;
 }
 
-// Makes HDF5 write everything that it holds about the open files. After an H5Fclose that failed, HDF5 keeps the ID of a file that is gone,
-// and crashes when it is used: files are then reached only through objects that are open in them.
+// Makes HDF5 write everything that it holds for the open files. After an H5Fclose has failed, HDF5 keeps the ID of a file that no longer
+// exists, and crashes if that ID is used. Files are then reached only through objects that are open in them.
 static void flush_all(void) {
     const unsigned objects = H5F_OBJ_DATASET | H5F_OBJ_GROUP | H5F_OBJ_DATATYPE | H5F_OBJ_ATTR;
     const unsigned types = has_failed ? objects : objects | H5F_OBJ_FILE;
@@ -1149,7 +1152,7 @@ static void flush_all(void) {
     free(ids);
 }
 
-// Files that the program left open are saved as they are, while they still can be: once each, and in one order on all ranks.
+// Saves the files that the program left open as they are, while this is still possible: each file once, in the same order on all ranks.
 static void save_open_files(void) {
     if (open_files) flush_all();
     for (struct file *file = open_files; file; file = file->next) {
@@ -1158,13 +1161,13 @@ static void save_open_files(void) {
             say("%s is still open at MPI_Finalize, and HDF5 cannot flush it%s, so it is not saved. Close files before MPI_Finalize",
                 file->path, has_failed ? " after an earlier error" : "");
         (void)save_file(file, file->flushed ? OPEN : ABANDONED);
-        // What HDF5 writes when it closes the file, if nothing else changes.
+        // HDF5 writes the same when it closes the file, if nothing else changes.
         mark_closed(file->bytes, file->length);
     }
 }
 
-// Called at the beginning of MPI_Finalize, while MPI still works, whoever called that. (Attributes go in the reverse order of their
-// setting. Bivouac has one as well, which it sets when the first session is opened, and therefore before ours.)
+// Called at the beginning of MPI_Finalize, while MPI still works, whoever called MPI_Finalize. (Attributes are deleted in the reverse order
+// of their setting. Bivouac has an attribute as well, which it sets when the first session is opened, and therefore before this one.)
 static int at_finalize(MPI_Comm comm, int key, void *value, void *extra) {
     (void)comm, (void)key, (void)value, (void)extra;
     finalizing = true;
@@ -1175,7 +1178,7 @@ static int at_finalize(MPI_Comm comm, int key, void *value, void *extra) {
 
 // --- Opening and closing --------------------------------------------------------------------------------------------------------
 
-// Is there a version of the file? BVK_OK, BVK_NOTHING, or an error below 0, which has been pushed.
+// Looks for a version of the file. Returns BVK_OK, BVK_NOTHING, or an error below 0, which has been pushed.
 static int look(struct file *file) {
     struct series *series = file->series;
     if (series->state == PRESENT) return BVK_OK;
@@ -1190,18 +1193,18 @@ static int look(struct file *file) {
         series->state = status == BVK_OK && search.state != DELETED ? PRESENT : ABSENT;
         if (series->state == PRESENT) return BVK_OK;
     }
-    // A file that is read may be that of one of several ranks, under a name without its number. (An H5Fcreate begins like an opening for
-    // writing, and would look for each new file in vain.)
+    // A file that is opened for reading may be the file of one of several ranks, and its series then has a name without the rank's number.
+    // (An H5Fcreate begins like an opening for writing, and would look for each new file in vain.)
     if (file->writable) return BVK_NOTHING;
     char verbatim[NAME_ROOM], shorter[PATH_ROOM + 1], name[NAME_ROOM];
     series_of(file->path, verbatim);
     if (strcmp(verbatim, series->name) != 0) return BVK_NOTHING;
     struct run runs[RUNS];
     const int count = runs_of(file->path, runs);
-    // One number, and after these all numbers that are the same.
+    // First each number is removed alone, and then each group of equal numbers.
     for (int at = 2 * count; at-- > 0;) {
         uint32_t one = (uint32_t)1 << at % count, same = runs_that_are(file->path, runs[at % count].value);
-        if (at < count && (same == one || same >> (at + 1))) continue; // looked for already
+        if (at < count && (same == one || same >> (at + 1))) continue; // already looked for
         without_runs(file->path, at < count ? same : one, shorter);
         series_of(shorter, name);
         struct series *other = series_named(file->session, name);
@@ -1222,7 +1225,7 @@ static int look(struct file *file) {
     return BVK_NOTHING;
 }
 
-// With the program's other settings, such as that of locks. `errno` says why not.
+// Opens the file with sec2 and the program's other settings, such as those of locks. If this fails, `errno` says why.
 static H5FD_t *open_on_disk(const char *name, unsigned flags, hid_t fapl, haddr_t maxaddr) {
     H5FD_t *inner = NULL;
     int reason = 0;
@@ -1243,7 +1246,7 @@ static void forget(struct file *file) {
     free(file);
 }
 
-// A directory, or a name that ends with a slash, is not a file. (Everything else is found out by all ranks together.)
+// Refuses a directory, or a name that ends with a slash. (The ranks find out everything else together.)
 static bool may_be_file(const char *name, const char *path) {
     struct stat is;
     bool is_good = name[strlen(name) - 1] != '/' && !(stat(path, &is) == 0 && S_ISDIR(is.st_mode));
@@ -1287,8 +1290,8 @@ static bool open_kept(struct file *file, unsigned flags, hid_t fapl, haddr_t max
     return true;
 }
 
-// Is the HDF5 that calls the driver the one that the driver calls? A program that has HDF5 linked into it, or another version, has two of them,
-// and to ours its IDs, its files and its stack of errors are unknown.
+// Whether the HDF5 that calls the driver is the HDF5 that the driver calls. A program with HDF5 linked into it, or with another version of
+// HDF5, has two of them. The driver's HDF5 knows nothing of the program's IDs, files and error stack.
 static bool is_one_library(const void *caller) {
     Dl_info theirs, ours;
     if (!dladdr(caller, &theirs) || !dladdr((void *)(uintptr_t)&H5Pget_driver_config_str, &ours) || theirs.dli_fbase == ours.dli_fbase) return true;
@@ -1335,12 +1338,12 @@ static herr_t close_file(H5FD_t *base) {
         if (!is_good) PUSH(H5E_CANTCLOSEFILE, "%s cannot be closed", file->path);
     } else if (file->writable && file->loaded && getpid() == process &&
                (file->dirty || (file->session->size > 1 && file->session->handle && (file->finished || !file->imported)))) {
-        // With several ranks a version is taken by all of them or by none: also if this one has changed nothing. One that could not be
-        // loaded, that HDF5 has only looked at, or that is on disk and is no HDF5 file, is not saved.
+        // With several ranks, a version is taken by all of them or by none, so this rank takes part even if it has changed nothing. A file
+        // is not saved if it could not be loaded, if HDF5 has only looked at it, or if it is on disk and is not an HDF5 file.
         is_good = save_file(file, CLOSED);
     }
     forget(file);
-    // At the exit of the process HDF5 would try again and again to close the file, and abort. What is lost has been said.
+    // At the exit of the process, HDF5 would try again and again to close the file, and then abort. The loss has already been reported.
     return result(is_good || is_exiting());
 }
 
@@ -1360,8 +1363,8 @@ static herr_t query(const H5FD_t *base, unsigned long *flags) {
     return 0;
 }
 
-// The file is gone for all that open it from now on: the newest version says so. Bytes of earlier versions stay until Bivouac's
-// retention removes them.
+// Deletes a file for everyone who opens it from now on, by a newest version that says so. The bytes of earlier versions remain until
+// Bivouac's retention removes them.
 static herr_t delete_file(const char *name, hid_t fapl) {
     if (!is_one_library(__builtin_return_address(0))) return -1;
     struct file *file = calloc(1, sizeof *file);
@@ -1411,7 +1414,7 @@ static herr_t set_eoa(H5FD_t *base, H5FD_mem_t type, haddr_t address) {
 }
 
 static haddr_t get_eof(const H5FD_t *base, H5FD_mem_t type) {
-    // HDF5 has its file const here, and this may be the moment at which it has to be loaded.
+    // HDF5 passes the file as const here, but this call may have to load it.
     struct file *file = (struct file *)(uintptr_t)base;
     if (file->inner) return file->inner->cls->get_eof(file->inner, type);
     return load(file) ? (haddr_t)file->length : HADDR_UNDEF;
@@ -1435,7 +1438,7 @@ static herr_t read_bytes(H5FD_t *base, H5FD_mem_t type, hid_t dxpl, haddr_t addr
     struct file *file = (struct file *)base;
     if (file->inner) return file->inner->cls->read(file->inner, type, dxpl, address, size, buffer);
     if (!is_inside(file, address, size) || !load(file)) return -1;
-    // Beyond its end a file reads as zeros.
+    // A file reads as zeros after its end.
     size_t there = address < file->length ? file->length - (size_t)address : 0;
     if (there > size) there = size;
     if (there > 0) memcpy(buffer, file->bytes + address, there);
@@ -1458,7 +1461,7 @@ static herr_t write_bytes(H5FD_t *base, H5FD_mem_t type, hid_t dxpl, haddr_t add
         return result(false);
     }
     if (size == 0) return 0;
-    // When it closes a file, HDF5 writes its first bytes once more. After MPI_Finalize it matters whether they change.
+    // When HDF5 closes a file, it writes the first bytes once more. After MPI_Finalize, only a change of these bytes matters.
     if (finalizing && address + size <= file->length && memcmp(file->bytes + address, buffer, size) == 0) return 0;
     if (address + size > file->length && !extend(file, address + size)) return result(false);
     memcpy(file->bytes + address, buffer, size);
@@ -1482,8 +1485,8 @@ static herr_t flush(H5FD_t *base, hid_t dxpl, bool closing) {
 static herr_t truncate_file(H5FD_t *base, hid_t dxpl, bool closing) {
     struct file *file = (struct file *)base;
     if (file->inner) return result(!file->inner->cls->truncate || file->inner->cls->truncate(file->inner, dxpl, closing) >= 0);
-    // H5Fflush sets the end of a file right before it flushes all of it. H5Dflush, and the opening of a file for writing, flush some of its
-    // metadata without that: nobody could read a version of it.
+    // H5Fflush sets the end of a file right before it flushes the whole file. H5Dflush, and the opening of a file for writing, flush some
+    // metadata without setting the end, and a version that was taken then could not be read.
     file->flushing = !closing;
     if (!load(file)) return result(false);
     if (file->eoa == file->length) return 0;
@@ -1492,7 +1495,7 @@ static herr_t truncate_file(H5FD_t *base, hid_t dxpl, bool closing) {
     return 0;
 }
 
-// Nobody else can write to a file in memory.
+// No other process can write to a file in memory.
 static herr_t lock(H5FD_t *base, bool for_writing) {
     struct file *file = (struct file *)base;
     if (file->inner) return file->inner->cls->lock ? file->inner->cls->lock(file->inner, for_writing) : 0;

@@ -1,10 +1,11 @@
-//! Chooses the bindings of the MPI that `mpicc` belongs to, compiles the shim with it, which checks them, and links its library.
+//! Chooses the bindings for the MPI to which `mpicc` belongs, and links its library. It also compiles the shim with `mpicc`,
+//! which checks the bindings.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// What distinguishes kinds of MPI, as their `mpi.h` defines it.
+/// The macros in `mpi.h` that distinguish the kinds of MPI, each with the name of the bindings.
 const KINDS: [(&str, &str); 4] =
     [("OPEN_MPI", "openmpi"), ("MPICH_NAME", "mpich"), ("MPICH_VERSION", "mpich"), ("I_MPI_VERSION", "mpich")];
 
@@ -45,7 +46,7 @@ fn variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| fail(&format!("cargo has not set {name}")))
 }
 
-/// Whose binary interface the compiler's `mpi.h` has.
+/// Finds out which binary interface the compiler's `mpi.h` has.
 fn kind(build: &cc::Build) -> &'static str {
     let source = Path::new(&variable("OUT_DIR")).join("kind.c");
     let asks: String =

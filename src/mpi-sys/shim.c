@@ -12,14 +12,14 @@ double RSMPI_Wtick(void) { return MPI_Wtick(); }
 RSMPI_Fint RSMPI_Comm_c2f(MPI_Comm comm) { return MPI_Comm_c2f(comm); }
 MPI_Comm RSMPI_Comm_f2c(RSMPI_Fint comm) { return MPI_Comm_f2c(comm); }
 
-/* The bindings that were chosen, against this mpi.h: sizes and offsets of structures, and constants. */
+/* These checks compare the chosen bindings with this mpi.h: sizes and offsets of structures, and constants. */
 #define SHIM_SAME(name, here, kept) \
     _Static_assert((here) == (kept), "the kept bindings are not those of this mpi.h: " name " (see src/mpi-sys/lib.rs)");
 #define SHIM_ENOUGH(name, here, kept) \
     _Static_assert((here) <= (kept), "a text of this mpi.h may be longer than the kept bindings have room: " name);
 #include SHIM_CHECKS
 
-/* Handles are pointers, or numbers. */
+/* Handles are pointers in Open MPI and numbers in MPICH. */
 #ifdef OPEN_MPI
 #define SHIM_HANDLE sizeof(void *)
 #else

@@ -1,10 +1,10 @@
-/* Parts of MPI's C interface that are not linkable functions: macros and casts, under names that begin with RSMPI_. */
+/* The macros and casts of MPI's C interface, which cannot be linked, as constants and functions with names that begin with RSMPI_. */
 #ifndef SHIM_H
 #define SHIM_H
 
 #include <mpi.h>
 
-/* of(type, name, value): a constant RSMPI_name. */
+/* Each of(type, name, value) makes a constant RSMPI_name. */
 #define SHIM_CONSTANTS(of)                                        \
     of(MPI_Comm, COMM_WORLD, MPI_COMM_WORLD)                      \
     of(MPI_Comm, COMM_SELF, MPI_COMM_SELF)                        \

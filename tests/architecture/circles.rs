@@ -1,28 +1,28 @@
 //! Circles of imports: files that can only be understood together.
 //!
-//! A file imports another one if it names something that is defined there, through whatever re-exports. A parent that only re-exports
-//! what its children define imports nothing of them. Two files that need each other are one thought in two files, and three may be
-//! one with two parts; more are a knot.
+//! A file imports another one if it names something that is defined there, through any number of re-exports. A parent that only re-exports
+//! its children's definitions does not import them. Two files that need each other are one thought in two files, and three may be one
+//! thought with two parts; more are a knot.
 
 use super::{Source, Token, sources, starts};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Files in one circle.
+/// The maximum number of files in one circle.
 const CIRCLE_MAX: usize = 3;
 
-/// A path of modules behind the folder of their crate.
+/// A path of modules after the folder of their crate.
 type Path = Vec<String>;
 
-/// What a file says of others.
+/// The paths in a file.
 #[derive(Default)]
 struct Names {
-    /// Paths that it names.
+    /// Paths that the file names.
     used: Vec<Path>,
-    /// Paths that it re-exports.
+    /// Paths that the file re-exports.
     passed_on: Vec<Path>,
 }
 
-/// Reads the tree of names that begins at `at`, behind `prefix`; `*` stands for everything.
+/// Reads the tree of names that begins at `at`, with `prefix` before each; `*` stands for everything.
 fn expand(tokens: &[Token], mut at: usize, mut prefix: Path, found: &mut Vec<Path>) -> usize {
     while let Some(token) = tokens.get(at) {
         match token.text.as_str() {
@@ -48,7 +48,7 @@ fn expand(tokens: &[Token], mut at: usize, mut prefix: Path, found: &mut Vec<Pat
         at += 2;
     }
     found.push(prefix);
-    // `as name`.
+    // This skips `as name`.
     if starts(tokens, at, "as") { at + 2 } else { at }
 }
 
@@ -74,7 +74,7 @@ fn names(source: &Source, modules: &BTreeSet<Path>) -> Names {
             }
             _ => {}
         }
-        // Only the beginning of a path, and of paths in `use` only their head.
+        // Only the beginning of a path counts, and of paths in `use` only their first name.
         if !starts(tokens, at + 1, ": :") || (at > 0 && tokens[at - 1].text == ":") {
             continue;
         }
@@ -96,13 +96,13 @@ fn names(source: &Source, modules: &BTreeSet<Path>) -> Names {
     names
 }
 
-/// The longest beginning of a path that is a module, and the word behind it.
+/// The longest beginning of a path that is a module, and the word after it.
 fn split<'p>(path: &'p Path, modules: &BTreeSet<Path>) -> Option<(Path, Option<&'p String>)> {
     let length = (0..=path.len()).rev().find(|length| modules.contains(&path[..*length]))?;
     Some((path[..length].to_vec(), path.get(length)))
 }
 
-/// Which file imports which.
+/// The files that each file imports.
 fn imports(sources: &[Source]) -> BTreeMap<Path, BTreeSet<Path>> {
     let files: Vec<&Source> = sources.iter().filter(|source| !source.in_test.iter().all(|test| *test)).collect();
     let modules: BTreeSet<Path> = files.iter().map(|source| source.place()).collect();
@@ -187,7 +187,7 @@ fn circles_are_noticed_in_every_form() {
     );
     assert_eq!(knot("use super::c::C;", "use super::d::D;"), [""; 0]);
     assert_eq!(knot("use super::c::C;", "// super::b::B\n#[cfg(test)] mod tests { use super::super::b::B; }"), [""; 0]);
-    // A parent that uses what its children define, and they it.
+    // A parent uses what its children define, and they use the parent.
     let parent = ("src/core/e/mod.rs", "mod f; use f::F; struct E(F);");
     assert_eq!(circles(&[parent, ("src/core/e/f.rs", "use super::E;")]), ["src/core/::e src/core/::e::f"]);
     assert_eq!(circles(&[parent, ("src/core/e/f.rs", "struct F;")]), [""; 0]);

@@ -1,4 +1,4 @@
-//! `bivouac bench`: what it measures, what it leaves behind, and what it says where it cannot measure.
+//! `bivouac bench`: what it measures, what it leaves behind, and what it reports when it cannot measure.
 #![forbid(unsafe_code)]
 
 use crate::limit::wait_until;
@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What a bench of a session measures without GPUs.
+/// The figures that a session's bench measures without GPUs.
 const FIGURES: [Name; 7] = [
     Name::Capture,
     Name::Populate,
@@ -38,7 +38,7 @@ impl Place {
         self.folder.path().join(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// A short bench with these directories.
+    /// Runs a short bench with these directories.
     fn bench(&self, local: &str, global: &str, more: &[&str]) -> Ran {
         let (out, local, global) = (self.path("machine.toml"), self.path(local), self.path(global));
         let options =
@@ -73,7 +73,8 @@ fn a_node_is_measured_and_planned_for_and_nothing_is_left() {
     assert!(ran.out.contains("pin, link_alone, link_together: "), "{}", ran.out);
     assert!(place.is_empty("local") && place.is_empty("global"));
 
-    // Planned for, with what nobody has measured named; as keys it is a configuration.
+    // `plan` uses the figures and names the ones that nobody has measured; printed as keys, the
+    // plan is a configuration.
     let out = place.path("machine.toml");
     let plan = |more: &[&str]| bivouac(&[&["plan", "--profile", &out][..], more].concat());
     let text = plan(&["--mtbf", "6h", "--state", "4 GiB"]);
@@ -86,7 +87,7 @@ fn a_node_is_measured_and_planned_for_and_nothing_is_left() {
     std::fs::write(&keys, plan(&["--config", "--mtbf", "6h"]).out).expect("written");
     assert_eq!(bivouac(&["config", "--changed", "--config", &keys]).status, 0);
 
-    // Once more: its own figures are new, those of others stay.
+    // A second bench replaces its own figures, and keeps those of others.
     let mut known = profile.clone();
     let old = known.figures[0].clone();
     known.figures.push(bivouac_core::format::profile::Figure { name: Name::Blocking, ..old });
@@ -133,14 +134,14 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         assert!(ran.status == 2 && ran.err.contains(words), "{options:?}: {}", ran.err);
     }
     assert_eq!(bivouac(&["bench"]).status, 2);
-    // Somebody's file of that name is not replaced.
+    // A file of the user that happens to have the same name is not replaced.
     std::fs::write(place.path("machine.toml"), "[machine]\nnodes = 1").expect("written");
     let ran = place.bench("local", "global", &[]);
     assert!(ran.status == 2 && ran.err.contains("machine.toml: schema: it is missing; move it away"), "{}", ran.err);
     assert!(place.is_empty("local"));
 }
 
-/// What a session with "auto" has chosen is what `plan` says for the profile that it wrote.
+/// A session with "auto" chooses the interval that `plan` gives for the profile that the session wrote.
 #[test]
 fn a_session_that_sets_its_interval_comes_to_what_is_planned_with_its_profile() {
     let store = Store::on(&[0]);
@@ -172,13 +173,13 @@ fn a_session_that_sets_its_interval_comes_to_what_is_planned_with_its_profile() 
     let document = bivouac(&["plan", "--profile", path, "--mtbf", "30s", "--json"]).json();
     assert_eq!(document["state_bytes"].as_f64(), Some(1_049_000.0), "in four digits");
     let planned = document["levels"][0]["interval_s"].as_f64().expect("a number");
-    // A disk that others use, too, does not always take the same time.
+    // A disk that others also use does not always take the same time.
     let compared = planned / chosen.interval_seconds;
     println!("planned {planned:.3} s, chosen {:.3} s", chosen.interval_seconds);
     assert!((0.5..2.0).contains(&compared), "planned {planned}, chosen {chosen:?}: {document}");
 }
 
-/// Ctrl-C in the middle of it.
+/// Presses Ctrl-C in the middle of a bench.
 #[test]
 fn an_interrupted_bench_leaves_nothing() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! `bivouac clean`, on what sessions leave behind that end like killed processes.
+//! `bivouac clean`, on the remains of sessions that end like killed processes.
 #![forbid(unsafe_code)]
 
 use crate::store;
@@ -12,12 +12,12 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 
-/// Only the first version goes to the local and the global tier.
+/// Writes only the first version to the local and the global tier.
 fn memory_first(config: &mut Config) {
     (config.job.local.every, config.job.global.every) = (1000.into(), 1000.into());
 }
 
-/// A job that took version 10 on all tiers and the later ones in memory only, and died.
+/// A job that took version 10 on all tiers and the later versions in memory only, and then died.
 fn died(later: &[u64]) -> Store {
     let store = Store::empty();
     store.run_killed(memory_first, |session, rank| {
@@ -27,13 +27,13 @@ fn died(later: &[u64]) -> Store {
     store
 }
 
-/// The command on the memory folder of a store, without its global directory.
+/// Runs the command on the memory folder of a store, without its global directory.
 fn clean(store: &Store, more: &[&str]) -> Ran {
     let memory = store.memory.path().to_str().expect("UTF-8");
     bivouac(&[&["clean", memory][..], more].concat())
 }
 
-/// The same with the global directory.
+/// Runs the command on the memory folder, with the global directory.
 fn clean_with_global(store: &Store, more: &[&str]) -> Ran {
     let global = store.global();
     clean(store, &[&["--global", global.to_str().expect("UTF-8")], more].concat())
@@ -80,7 +80,7 @@ fn the_only_copy_of_a_newest_version_stays_until_it_is_drained() {
     let memory = text(store.memory.path());
     let drained = bivouac(&["drain", "--global", &text(&global), "--local", &text(&local), "--memory", &memory]);
     assert_eq!(drained.status, 0, "{drained:?}");
-    // The segment itself says nothing of that: only the global directory does.
+    // The segment itself does not say so: only the global directory does.
     assert_eq!(clean(&store, &["--all-dead", "--yes"]).status, 2);
     let cleaned = clean_with_global(&store, &["--all-dead", "--yes"]);
     assert!(cleaned.status == 0 && !segment.exists(), "{cleaned:?}");
@@ -88,7 +88,8 @@ fn the_only_copy_of_a_newest_version_stays_until_it_is_drained() {
     assert_eq!(store.restart(), Some(20));
 }
 
-/// The ranks `takers` seal version 20 and die before they hear what became of it; the others have not come so far.
+/// The ranks `takers` seal version 20 and die before they hear the verdict on it; the other ranks have
+/// not reached that version.
 fn died_without_verdict(nodes: &[u32], takers: &[u32]) -> Store {
     let store = Store::on(nodes);
     store.run_killed(memory_first, |session, rank| {
@@ -114,7 +115,7 @@ fn a_version_that_a_node_has_sealed_and_heard_no_verdict_on_counts_as_committed(
     assert!(idle.status == 0 && idle.out.contains("freed"), "{idle:?}");
     let is_named = doubtful.err.contains("only copy of version 20 of heat") && doubtful.err.contains("bivouac drain");
     assert!(doubtful.status == 2 && is_named && store.segment_of(1).exists(), "{doubtful:?}");
-    // Where another rank of the same node has none, all ranks cannot have agreed.
+    // If another rank of the same node has no shard, not all ranks can have agreed.
     let torn = died_without_verdict(&[0, 0], &[1]);
     let ran = clean(&torn, 0);
     assert!(ran.status == 0 && entries(&torn.memory_of(0)).is_empty(), "{ran:?}");
@@ -125,7 +126,7 @@ fn the_memory_of_a_store_that_is_gone_is_named_as_such_and_no_later_version_repl
     let store = died(&[20]);
     std::fs::remove_dir_all(store.global()).expect("removed");
     store.run_killed(|_| (), |session, rank| take(session, rank, &[5], Level::System));
-    // Generation 2 of the new store is newer than generation 1 of the old one by its number only.
+    // Generation 2 of the new store is newer than generation 1 of the old one only by its number.
     let ran = clean_with_global(&store, &["--all-dead", "--yes"]);
     assert!(ran.status == 2 && ran.err.contains("version 20 of heat"), "{ran:?}");
     assert!(ran.err.contains("it belongs to another store") && ran.out.contains("freed"), "{ran:?}");
@@ -159,7 +160,7 @@ fn a_job_is_known_by_its_name_by_its_key_and_not_by_another() {
             "{job}"
         );
     }
-    // Without a readable shard the name in the configuration and the user still tell.
+    // Without a readable shard, the name in the configuration and the user still identify the segment.
     let store = died(&[]);
     let bytes = std::fs::read(store.segment()).expect("read");
     let segment = store.segment();
@@ -191,7 +192,7 @@ fn a_living_job_keeps_all_that_is_its_own() {
         up.wait();
         let all = clean(&store, &["--all-dead", "--yes", "--even-newest"]);
         let named = clean(&store, &["--job", "cli", "--yes", "--even-newest"]);
-        // A node where none of its processes is: the claim tells.
+        // On a node that runs none of the job's processes, the claim tells that the run is alive.
         let (global, other) = (store.global(), elsewhere.path().to_str().expect("UTF-8"));
         let global = global.to_str().expect("UTF-8");
         let there = bivouac(&["clean", other, "--global", global, "--all-dead", "--yes", "--even-newest"]);
@@ -202,7 +203,7 @@ fn a_living_job_keeps_all_that_is_its_own() {
         assert!(there.status == 0 && there.out.contains("living run, generation 2") && copy.exists(), "{there:?}");
         assert_eq!(count, 2);
     });
-    // Once it is dead, nothing stands in the way.
+    // Once the run is dead, the segment can be removed.
     let global = store.global();
     let other = elsewhere.path().to_str().expect("UTF-8");
     let there =
@@ -220,11 +221,11 @@ fn unreadable_segments_go_unless_somebody_holds_them_or_another_version_made_the
     private(&path(1), &[]);
     private(&path(2), b"garbage");
     private(&path(3), &good[..good.len() / 2]);
-    // One that is just being made: nothing in it, but locked.
+    // This segment is just being made: it is empty, but locked.
     private(&path(4), &[]);
     let held = std::fs::File::options().read(true).write(true).open(path(4)).expect("opens");
     rustix::fs::fcntl_lock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("locks");
-    // Another version of the library.
+    // This segment is from another version of the library.
     let mut newer = good.clone();
     newer[8] = 99;
     private(&path(5), &newer);
@@ -298,7 +299,7 @@ fn temp_files_of_dead_runs_and_drains_go() {
     let ran = bivouac(&["clean", global, "--all-dead", "--yes", "--json"]);
     assert_eq!((ran.status, ran.json()["removed"][0]["kind"].as_str()), (0, Some("temp")));
     assert_eq!(temps.each_ref().map(|path| path.exists()), [false, false, true]);
-    // On the local tier nothing but a segment or the claims tell whether the writer lives.
+    // On the local tier, only a segment or the claims tell whether the writer is alive.
     let [temp, ..] = with_temps(&store, &store.local());
     let ran = bivouac(&["clean", local, "--all-dead", "--yes"]);
     assert!(ran.status == 0 && ran.out.contains("--global") && temp.exists(), "{ran:?}");
@@ -306,7 +307,7 @@ fn temp_files_of_dead_runs_and_drains_go() {
     assert!(by_segment.out.contains("would remove") && by_segment.out.contains("r000009.bvs.tmp"), "{by_segment:?}");
     let ran = bivouac(&["clean", local, "--global", global, "--all-dead", "--yes"]);
     assert!(ran.status == 0 && !temp.exists(), "{ran:?}");
-    // All of it without naming a directory: those of the configuration.
+    // Without a named directory, all of this works on those of the configuration.
     let [one, ..] = with_temps(&store, &store.local());
     let [other, ..] = with_temps(&store, &store.global());
     let mut configured = command();
@@ -353,7 +354,7 @@ fn wrong_usage_ends_with_status_2_and_says_what_to_do() {
         [(&text, "not a Bivouac file"), (&checkpoint, "bivouac rm"), (&store.disk.path().join("none"), "os error 2")]
     {
         let ran = clean(&store, &[path.to_str().expect("UTF-8"), "--all-dead", "--yes"]);
-        // What the user named is wrong: nothing else is done either.
+        // If the user named something wrong, the command does nothing else either.
         assert!(ran.status == 2 && ran.err.contains(word) && store.segment().exists(), "{ran:?}");
     }
     let no_store = clean(&store, &["--global", store.disk.path().to_str().expect("UTF-8"), "--all-dead", "--yes"]);
@@ -362,7 +363,7 @@ fn wrong_usage_ends_with_status_2_and_says_what_to_do() {
 
 #[test]
 fn a_segment_prefix_is_made_of_the_hash_that_is_looked_for() {
-    // `clean --job` finds unreadable segments by it.
+    // `clean --job` finds unreadable segments by this prefix.
     let prefix = segment_prefix("heat-0c7a11f2", "world");
     assert!(prefix.starts_with(&format!("bivouac-{:08x}-", text_hash("heat-0c7a11f2") as u32)), "{prefix}");
 }
@@ -402,7 +403,7 @@ fn a_job_that_was_reset_begins_from_nothing() {
     let done = reset(&store, "cli", None);
     assert!(done.status == 0 && entries(store.memory.path()).is_empty(), "{done:?}");
     assert!(entries(&store.local()).is_empty(), "{done:?}");
-    // The store itself stays one.
+    // The store itself remains.
     assert_eq!(entries(&store.global()), [store.global().join("store")]);
     let again = reset(&store, "cli", None);
     assert!(again.status == 3 && again.out == "nothing was removed\n", "{again:?}");
@@ -410,7 +411,8 @@ fn a_job_that_was_reset_begins_from_nothing() {
     assert_eq!(store.restart(), None);
 }
 
-/// The key of a job without a configured name has a hash of the working directory, which the user need not know.
+/// The key of a job without a configured name contains a hash of the working directory. The user
+/// need not know that hash.
 #[test]
 fn a_job_without_a_configured_name_is_reset_by_its_program() {
     for has_folders in [true, false] {
@@ -422,7 +424,7 @@ fn a_job_without_a_configured_name_is_reset_by_its_program() {
         let (program, _) = job.and_then(|job| job.rsplit_once('-')).expect("a program and a hash");
         let segments = entries(store.memory.path());
         assert_eq!(segments.len(), 1, "{segments:?}");
-        // Another program's is left alone.
+        // The segment of another program is not touched.
         let others = store.memory.path().join("bivouac-00000000-00000000-g000001-0123456789abcdef");
         std::fs::write(&others, "no header").expect("written");
         if !has_folders {
@@ -476,7 +478,7 @@ fn each_store_has_its_own_copies_in_one_configured_local_directory() {
     }
 }
 
-/// What was lost may be all but the local copies.
+/// The local copies may be all that was not lost.
 #[test]
 fn a_store_that_is_made_again_where_it_was_goes_on_from_its_local_copies() {
     let store = Store::with(&[10]);
@@ -504,7 +506,7 @@ fn clean_and_the_doctor_name_local_copies_of_a_store_that_is_gone() {
     let kept = tool(&["clean", "--all-dead", "--yes"]);
     assert!(kept.status == 0 && kept.out.contains("cannot be found"), "{kept:?}");
     assert!(!store.folders(&store.local()).is_empty(), "they may be all that is left");
-    // Beside those of the store that came after it.
+    // The local copies of the lost store are next to those of the store that followed it.
     store.run(on_second, |session, rank| take(session, rank, &[3], Level::System));
     let cleaned = tool(&["clean", "--job", "cli", "--yes", "--even-newest"]);
     assert!(cleaned.status == 0, "{cleaned:?}");

@@ -1,4 +1,5 @@
-//! `bivouac verify` and `extract` of checkpoints whose regions lie on decompositions: what sessions write is proved, and what no session writes is found.
+//! `bivouac verify` and `extract` of checkpoints with decomposed regions: the commands prove what sessions write, and find
+//! what no session writes.
 #![forbid(unsafe_code)]
 
 use crate::store::{Store, bivouac, with_path};
@@ -24,12 +25,12 @@ const BLOCK: u64 = 4096;
 /// A region and its bytes.
 type Saved = (Region, Vec<u8>);
 
-/// Writes a committed checkpoint with these regions for each rank, in one container; its folder.
+/// Writes a committed checkpoint with these regions for each rank, in one container, and returns its folder.
 fn write(root: &Path, version: u64, ranks: &[Vec<Saved>]) -> PathBuf {
     write_files(root, version, ranks, &[("c000000.bvc", (0..ranks.len() as u32).collect())], true)
 }
 
-/// The same in some files, each with the shards of some ranks.
+/// Writes such a checkpoint in several files, each with the shards of some ranks.
 fn write_files(
     root: &Path,
     version: u64,
@@ -90,7 +91,7 @@ fn shard(key: CheckpointKey, rank: u32, size: u32, saved: &[Saved]) -> Vec<u8> {
     bytes
 }
 
-/// Regions of a rank that owns these boxes: its part of the array, and a value that all ranks share. The record comes behind them.
+/// Regions of a rank that owns these boxes: its part of the array, and a value that all ranks share. The record follows them.
 fn regions(boxes: &Boxes) -> Vec<Saved> {
     let elements = boxes.check().expect("inside").parts().elements();
     let array = Region::of_bytes("t", RegionKind::Array, 2 * elements);
@@ -113,7 +114,7 @@ fn with_record(mut saved: Vec<Saved>, record: Vec<u8>) -> Vec<Saved> {
     saved
 }
 
-/// The identity of the decomposition of which the ranks own these boxes.
+/// The identity of the decomposition whose boxes these are, by rank.
 fn identity(all: &[Boxes]) -> Identity {
     let of = |(rank, boxes): (u32, &Boxes)| {
         Identity::of_rank(boxes.check().expect("inside").parts(), rank, all.len() as u32)
@@ -121,7 +122,7 @@ fn identity(all: &[Boxes]) -> Identity {
     (0..).zip(all).map(of).fold(Identity::default(), Identity::and)
 }
 
-/// What sessions would have written if nobody had proved that these boxes tile their array.
+/// The regions that sessions would have written if nobody had proved that these boxes tile their array.
 fn unproved(all: &[Boxes]) -> Vec<Vec<Saved>> {
     let identity = identity(all);
     all.iter().map(|boxes| with_record(regions(boxes), record(boxes, identity).encode())).collect()
@@ -137,7 +138,7 @@ fn verify(path: &Path) -> (i32, Value) {
     (ran.status, ran.json())
 }
 
-/// The only finding of a checkpoint, which is damage.
+/// The only finding in a checkpoint with these shards, which must be damage.
 fn only_damage(ranks: &[Vec<Saved>]) -> Value {
     let root = tempfile::tempdir().expect("a folder");
     let folder = write(root.path(), 10, ranks);
@@ -148,7 +149,7 @@ fn only_damage(ranks: &[Vec<Saved>]) -> Value {
     let path = finding["path"].as_str().expect("text");
     assert!(Path::new(path).starts_with(&folder), "{finding}");
     assert_eq!((&finding["tier"], document["checked"]["arrays"].as_u64()), (&"global".into(), Some(0)), "{document}");
-    // It is no good version then, and people see the same.
+    // The version is then not a good one, and the output for people says the same.
     assert_eq!(document["newest_good"][0]["version"], Value::Null);
     let text = with_path(&["verify"], root.path()).out;
     assert!(text.contains(finding["message"].as_str().expect("text")), "{text}");
@@ -161,7 +162,7 @@ fn message(finding: &Value) -> &str {
 
 // ------------------------------------------------------------------------------------------- what is good
 
-/// Rows of one array, patches of another one.
+/// Takes a checkpoint with rows of one array, and patches of another one.
 fn take(session: &Session, rank: u32, version: u64) {
     let rows = Boxes::of([2000, 7]).own([u64::from(rank) * 1000, 0], [1000, 7]).halo([1, 0]);
     let patches = (0..6)
@@ -192,11 +193,11 @@ fn what_sessions_write_is_proved_wherever_all_shards_are() {
     }
     let text = with_path(&["verify"], &store.folders(&store.global())[1]).out;
     assert!(text.contains("; 2 decomposed arrays proved\n"), "{text}");
-    // The shards in node memory are looked at one by one.
+    // The shards in node memory are checked one by one.
     let (status, document) = verify(&store.segment());
     assert_eq!((status, document["checked"]["arrays"].as_u64()), (0, Some(0)), "{document}");
     assert!(document["checked"]["shards"].as_u64() >= Some(2));
-    // All shards in one file, away from its folder; and some of them only.
+    // First all shards are in one file, away from its folder; then only some of them are.
     let away = store.disk.path().join("away.bvc");
     std::fs::copy(store.folders(&store.global())[0].join("c000000.bvc"), &away).expect("copied");
     assert_eq!(verify(&away).1["checked"]["arrays"], 2);
@@ -204,7 +205,7 @@ fn what_sessions_write_is_proved_wherever_all_shards_are() {
     assert_eq!((status, document["checked"]["arrays"].as_u64()), (0, Some(0)), "{document}");
 }
 
-/// Particles, of which each rank has another number, and the first of four none; and one array that is cut.
+/// Takes particles, of which each rank has a different number, and the first rank none; and an array that is cut into boxes.
 fn take_rows(session: &Session, rank: u32, ranks: u32, heat: f64) {
     let first = u64::from(rank) * u64::from(rank);
     let id: Vec<u64> = (first..first + 5 * u64::from(rank)).collect();
@@ -220,7 +221,7 @@ fn take_rows(session: &Session, rank: u32, ranks: u32, heat: f64) {
     limit::wait_until("all levels end", || pending.poll());
 }
 
-/// A store with such a checkpoint, and its folder on the global tier.
+/// A store with such a checkpoint, and the checkpoint's folder on the global tier.
 fn store_of_rows(ranks: u32, heat: f64) -> (Store, PathBuf) {
     let store = Store::on(&vec![0; ranks as usize]);
     store.run(|_| (), |session, rank| take_rows(session, rank, ranks, heat));
@@ -234,7 +235,7 @@ fn rows_go_through_all_tools() {
     for root in [store.global(), store.local()] {
         let (status, document) = verify(&root);
         assert_eq!((status, &document["findings"]), (0, &serde_json::json!([])), "{document}");
-        // The cut array is proved; of rows nothing has to be whole.
+        // The cut array is proved; rows have nothing that must be complete.
         assert_eq!(document["checked"]["arrays"], 1, "{document}");
         let document = with_path(&["ls", "--json"], &root).json();
         assert_eq!(document["checkpoints"][0]["resizable"], true, "{document}");
@@ -254,7 +255,8 @@ fn rows_go_through_all_tools() {
         assert!(rows.iter().all(|rows| rows["count"] == 5.0 * rank && rows["bounds"][0][0] == rank), "{shard}");
     }
 
-    // By rank where as many ranks have them; by nothing on other numbers, while the array is compared.
+    // Columns are compared by rank if as many ranks have them, and not at all on other numbers of ranks; the array is
+    // compared in both cases.
     let diff = |b: &Path, more: &[&str]| {
         let both = [&folder, b].map(|path| path.to_str().expect("UTF-8"));
         bivouac(&[&["diff"], more, &both[..]].concat())
@@ -273,7 +275,7 @@ fn rows_go_through_all_tools() {
     let ran = diff(&fewer, &["--region", "electrons/id"]);
     assert!(ran.status == 2 && ran.err.contains("nothing can be compared"), "{ran:?}");
 
-    // A column lies on no array; what one rank has of it can be had.
+    // A column is not part of an array, but the part of one rank can be extracted.
     let out = tempfile::tempdir().expect("a folder");
     let file = out.path().join("v.npy");
     let (from, to) = (folder.to_str().expect("UTF-8"), file.to_str().expect("UTF-8"));
@@ -294,7 +296,7 @@ fn what_was_forged_as_sessions_write_it_is_proved() {
     write(root.path(), 10, &unproved(&slabs()));
     let sparse = [Boxes::of([9]).own([1], [3]).sparse(), Boxes::of([9]).own([7], [1]).own([4], [0]).sparse()];
     write(root.path(), 20, &unproved(&sparse));
-    // Nobody has anything of nothing.
+    // No rank owns a part of an empty array.
     write(root.path(), 30, &unproved(&[Boxes::of([0, 4]), Boxes::of([0, 4])]));
     let (status, document) = verify(root.path());
     assert_eq!((status, document["checked"]["arrays"].as_u64()), (0, Some(3)), "{document}");
@@ -309,7 +311,7 @@ fn without_all_shards_nothing_is_proved_and_nothing_is_damage_for_that() {
     let (status, document) = verify(root.path());
     assert_eq!((status, document["checked"]["arrays"].as_u64()), (0, Some(0)), "{document}");
     assert_eq!(document["findings"][0]["kind"], "note");
-    // With the other one it is found, also if the manifest is still to be written.
+    // If the other shard is there as well, the overlap is found, even if the manifest is not yet written.
     let both = [("r000000.bvs", vec![0]), ("r000001.bvs", vec![1])];
     write_files(root.path(), 10, &unproved(&overlapping), &both, false);
     let (status, document) = verify(root.path());
@@ -321,7 +323,7 @@ fn a_copy_that_was_replaced_does_not_count() {
     let root = tempfile::tempdir().expect("a folder");
     let mut ranks = unproved(&slabs());
     let files = [("c000000.bvc", vec![0, 1, 2])];
-    // The container of the node says of rank 1 what cannot be.
+    // The node's container holds an invalid record of rank 1.
     let mut bad = ranks.clone();
     bad[1] = with_record(regions(&slabs()[1]), vec![9]);
     let folder = write_files(root.path(), 10, &bad, &files, false);
@@ -336,7 +338,7 @@ fn a_copy_that_was_replaced_does_not_count() {
     let (status, document) = verify(root.path());
     assert_eq!((status, document["checked"]["arrays"].as_u64()), (0, Some(1)), "{document}");
     assert!(document["findings"].to_string().contains("(the manifest names another copy)"), "{document}");
-    // Without a manifest the rank's own file counts, too.
+    // Without a manifest, the rank's own file counts as well.
     ranks.truncate(2);
     let two = [Boxes::of([9]).own([0], [5]), Boxes::of([9]).own([5], [4])];
     let other = [Boxes::of([9]).own([0], [5]), Boxes::of([9]).own([4], [5])];
@@ -362,7 +364,7 @@ fn elements_of_two_ranks_are_found() {
     let text = "c000000.bvc: region \"t\" on an array of shape [30, 7]: \
                 elements [12, 3..5] belong both to box 0 of rank 1 and to box 1 of rank 2";
     assert!(message(&finding).ends_with(text), "{finding}");
-    // Of an array that need not be covered as well; and twice on one rank.
+    // The same is found in an array that need not be covered; and so is an element that one rank has twice.
     let sparse = [Boxes::of([9]).own([1], [3]).own([3], [1]).sparse(), Boxes::of([9]).sparse()];
     let finding = only_damage(&unproved(&sparse));
     assert!(message(&finding).ends_with("elements [3] belong both to box 0 of rank 0 and to box 1 of rank 0"));
@@ -376,7 +378,7 @@ fn elements_of_no_rank_are_found() {
     assert_eq!((&finding["rank"], &finding["region"]), (&Value::Null, &"t".into()));
     let text = "region \"t\" on an array of shape [30, 7]: elements [14, 2..5] belong to no rank";
     assert!(message(&finding).ends_with(text) && message(&finding).contains("g000001-v0000000010"), "{finding}");
-    // All of it.
+    // Here the whole array belongs to no rank.
     let finding = only_damage(&unproved(&[Boxes::of([5, 6, 7]), Boxes::of([5, 6, 7])]));
     assert!(message(&finding).ends_with("elements [0, 0, 0..7] belong to no rank"), "{finding}");
 }
@@ -389,7 +391,7 @@ fn an_identity_that_is_not_the_sum_is_found() {
     let finding = only_damage(&ranks);
     let text = format!("its identity is {wrong}, but the parts of all ranks give {}", identity(&all));
     assert!(message(&finding).ends_with(&text) && finding["region"] == "t", "{finding}");
-    // The parts of two ranks are exchanged: the array is tiled, and each rank's shard has other bytes than it had.
+    // The parts of two ranks are exchanged: the array is still tiled, but the two shards have each other's bytes.
     let exchanged = [0, 2, 1].map(|rank: usize| all[rank].clone());
     let ranks: Vec<_> =
         exchanged.iter().map(|boxes| with_record(regions(boxes), record(boxes, identity(&all)).encode())).collect();
@@ -452,7 +454,7 @@ fn shards_that_say_different_things_are_found() {
     let record = own(|record| record.decompositions[0].0.0 += 1);
     let text = "region \"t\" has a different decomposition from that of rank 0";
     is_on_rank_1(&with(with_record(regions(&all[1]), record)), "t", text);
-    // The same identity, on an array of another shape, or of another kind.
+    // The record has the same identity, but an array of another shape or of another kind.
     for boxes in [Boxes::of([31, 7]).own([10, 0], [10, 7]), all[1].clone().sparse()] {
         let saved = with_record(regions(&boxes), self::record(&boxes, identity(&all)).encode());
         is_on_rank_1(&with(saved), "t", text);
@@ -466,7 +468,7 @@ fn shards_that_say_different_things_are_found() {
 
 // ------------------------------------------------------------------------------------------- what is made to take memory
 
-/// A number in the form of the format.
+/// Encodes a number as the format does.
 fn short(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
@@ -475,7 +477,8 @@ fn short(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// A record of as many boxes as a rank can have, of two bytes each, all of which are the first element; and one of as many rules.
+/// A record of as many boxes as a rank can have, each of which takes two bytes and consists of the first element; and a
+/// record of as many rules.
 fn swollen(count: u64) -> [Vec<u8>; 2] {
     let mut boxes = [&[1, 1][..], &[5; 16], &[1, 1]].concat();
     short(&mut boxes, 1 << 40);
@@ -489,7 +492,7 @@ fn swollen(count: u64) -> [Vec<u8>; 2] {
     [boxes, rules]
 }
 
-/// Runs the command with so much memory at most, and says how it ends.
+/// Runs the command with at most this much memory, and returns its exit status and text.
 fn within(bytes: u64, args: &[&OsStr]) -> (i32, String) {
     let command = store::command();
     let program = command.get_program().to_owned();
@@ -509,7 +512,7 @@ fn records_that_say_much_in_few_bytes_take_little_memory() {
     let [boxes, rules] = swollen(count);
     write(root.path(), 10, &[with_record(none(), boxes)]);
     write(root.path(), 20, &[with_record(none(), rules)]);
-    // Boxes alone would take a gigabyte if they were unpacked, and the rules 300 MB.
+    // The boxes alone would take a gigabyte if they were unpacked, and the rules would take 300 MB.
     let (status, text) = within(400 << 20, &["verify".as_ref(), "--jobs".as_ref(), "1".as_ref(), root.path().as_ref()]);
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("elements [0] belong both to box 0 of rank 0 and to box 1 of rank 0"), "{text}");
@@ -519,7 +522,7 @@ fn records_that_say_much_in_few_bytes_take_little_memory() {
 
 // ------------------------------------------------------------------------------------------- what is extracted
 
-/// More than two bands of it, by ranks that have columns: each band has something of each.
+/// The array takes more than two bands. Its ranks have columns, so each band has a part of each rank.
 #[test]
 fn an_array_that_is_larger_than_the_memory_is_extracted() {
     let shape = [13, 5000, 2500u64];
@@ -539,7 +542,7 @@ fn an_array_that_is_larger_than_the_memory_is_extracted() {
     let folder = write(root.path(), 10, &ranks);
     let file = root.path().join("t.npy");
     let args = ["extract".as_ref(), folder.as_os_str(), "t".as_ref(), "-o".as_ref(), file.as_os_str()];
-    // A band takes 64 MiB, the array 155.
+    // A band takes 64 MiB, and the array takes 155 MiB.
     let (status, text) = within(130 << 20, &args);
     assert_eq!(status, 0, "{text}");
     let bytes = std::fs::read(&file).expect("read");
@@ -565,9 +568,9 @@ fn what_belongs_to_two_ranks_is_not_extracted() {
     let ran = extract(&[]);
     let text = "elements [12, 3..5] belong both to box 0 of rank 1 and to box 1 of rank 2";
     assert!(ran.status == 1 && ran.err.contains(text) && !file.exists(), "{ran:?}");
-    // Elsewhere it is whole.
+    // Outside of the damage, the array is whole.
     assert_eq!(extract(&["--box", "14:,:"]).status, 0);
-    // A shard that says something else of the array.
+    // One shard has a different description of the array.
     let mut ranks = unproved(&slabs());
     let other = record(&Boxes::of([31, 7]).own([10, 0], [10, 7]), identity(&slabs()));
     ranks[1] = with_record(regions(&slabs()[1]), other.encode());
@@ -579,7 +582,7 @@ fn what_belongs_to_two_ranks_is_not_extracted() {
 
 // ------------------------------------------------------------------------------------------- lists of numbers
 
-/// The vertices of a rank, as forged shards have them: a region with their elements, and the list.
+/// The vertices of each rank, as forged shards hold them: a region with the elements, and the list.
 fn listed(all: &[Ids]) -> Vec<Vec<Saved>> {
     let ranks = all.len() as u32;
     let lists: Vec<List> = all.iter().map(|ids| ids.clone().check().expect("inside")).collect();
@@ -599,7 +602,7 @@ fn with_list(list: &List, identity: Identity, numbers: Vec<u8>) -> Vec<Saved> {
     saved
 }
 
-/// Every third number, from the last one on.
+/// Every third number, in descending order.
 fn third(rank: u64) -> impl Iterator<Item = u64> {
     (0..9000).rev().filter(move |number| number % 3 == rank)
 }
@@ -634,7 +637,7 @@ fn lists_of_numbers_are_proved_by_a_way_of_their_own() {
     };
     let finding = only_damage(&wrong(&list(1), list(1).packed().to_vec()));
     assert!(message(&finding).ends_with("region \"t\" has different lists from those of rank 0"), "{finding}");
-    // Numbers in another order: as many, and the same ones, but not those of the identity.
+    // The list has the same numbers in another order, but not the order that the identity stands for.
     let mut other = thirds();
     other[1] = Ids::of(9000).own(third(1).collect::<Vec<_>>().into_iter().rev());
     let identity = Record::decode(&good[1][1].1).expect("good").lists[0].0;
@@ -642,7 +645,7 @@ fn lists_of_numbers_are_proved_by_a_way_of_their_own() {
     let list_of_other = other[1].clone().check().expect("inside");
     ranks[1] = with_list(&list_of_other, identity, list_of_other.packed().to_vec());
     assert!(message(&only_damage(&ranks)).contains(&format!("its identity is {identity}, but the lists of all ranks")));
-    // No list: cut, of another length than the record says, or of an array that has no such numbers.
+    // These are no valid lists: one is cut, one has fewer numbers than the record says, and one is empty.
     let packed = list(1).packed().to_vec();
     let other = Ids::of(9000).own(third(1).skip(1)).check().expect("inside");
     for (list, numbers, text) in [
@@ -655,7 +658,7 @@ fn lists_of_numbers_are_proved_by_a_way_of_their_own() {
     }
 }
 
-/// Takes a version whose vertices lie over the ranks in an order of their own.
+/// Takes a version whose vertices are distributed over the ranks in a scrambled order.
 fn take_mesh(session: &Session, rank: u32, ranks: u32, changed: Option<u64>) {
     const TOTAL: u64 = 5000;
     let own = (0..TOTAL).map(|at| at * 1103 % TOTAL).filter(|number| number % 7 % u64::from(ranks) == u64::from(rank));
@@ -664,7 +667,7 @@ fn take_mesh(session: &Session, rank: u32, ranks: u32, changed: Option<u64>) {
     let mesh = session.decompose(Ids::of(TOTAL).own(own.iter().copied())).expect("each has one");
     let even = session.decompose(Ids::of(TOTAL).own(some.iter().copied()).sparse()).expect("apart");
     let t: Vec<u32> = own.iter().map(|number| *number as u32 + u32::from(changed == Some(*number))).collect();
-    // Where vertex 77 is changed, so is this of the one before.
+    // If vertex 77 is changed, so is the mark of the vertex before it.
     let mark: Vec<u16> = some.iter().map(|number| *number as u16 ^ u16::from(changed == Some(*number + 1))).collect();
     let mut checkpoint = session.begin_checkpoint("heat", 10).expect("a checkpoint");
     checkpoint.save_on("t", &mesh, &t).expect("a region");

@@ -1,4 +1,5 @@
-//! `bivouac diff` of checkpoints that different numbers of ranks have taken, or on different decompositions: what a test counts element by element.
+//! `bivouac diff` of checkpoints that different numbers of ranks have taken, or that use different decompositions. The test counts the
+//! expected differences element by element.
 #![forbid(unsafe_code)]
 
 use crate::store::{Ran, Store, bivouac};
@@ -7,23 +8,23 @@ use std::path::PathBuf;
 
 const SHAPE: [u64; 2] = [37, 53];
 
-/// How the array is cut.
+/// The ways to cut the array.
 #[derive(Clone, Copy)]
 enum Cut {
     Rows,
     Columns,
 }
 
-/// What a checkpoint holds.
+/// The contents of a checkpoint.
 #[derive(Clone, Copy)]
 struct State {
     ranks: u32,
     cut: Cut,
     element: fn([u64; 2]) -> f64,
-    /// Rows of the level that has values in some rows only.
+    /// The range of rows in which the level has values.
     level: [u64; 2],
     step: u64,
-    /// The array is saved as each rank's own.
+    /// Whether each rank saves its part of the array as its own region.
     is_plain: bool,
 }
 
@@ -33,7 +34,7 @@ fn usual([y, x]: [u64; 2]) -> f64 {
 
 const USUAL: State = State { ranks: 3, cut: Cut::Rows, element: usual, level: [5, 20], step: 7, is_plain: false };
 
-/// First element and extent of what a rank has.
+/// The first element and the extent of a rank's part.
 fn own(cut: Cut, rank: u32, ranks: u32) -> ([u64; 2], [u64; 2]) {
     let dim = if matches!(cut, Cut::Rows) { 0 } else { 1 };
     let first = |rank: u32| SHAPE[dim] * u64::from(rank) / u64::from(ranks);
@@ -50,7 +51,7 @@ fn values(from: [u64; 2], extent: [u64; 2], element: impl Fn([u64; 2]) -> f64) -
 fn take(session: &Session, rank: u32, state: &State) {
     let (from, extent) = own(state.cut, rank, state.ranks);
     let grid = session.decompose(Boxes::of(SHAPE).own(from, extent)).expect("a grid");
-    // Rows of the level, dealt out one by one.
+    // The rows of the level are dealt out one by one.
     let rows: Vec<u64> =
         (state.level[0]..state.level[1]).filter(|row| row % u64::from(state.ranks) == u64::from(rank)).collect();
     let level = rows.iter().fold(Boxes::of(SHAPE).sparse(), |level, row| level.own([*row, 3], [1, 4]));
@@ -97,7 +98,7 @@ fn the_same_state_on_other_ranks_is_equal() {
                 "{ran:?}"
             );
         }
-        // What was named, and cannot be compared.
+        // The options name what cannot be compared.
         for (more, text) in [
             (&["--region", "seed"][..], "nothing can be compared: \"seed\": each rank has its own"),
             (&["--rank", "0"], "omit --rank"),
@@ -179,7 +180,7 @@ fn what_only_one_of_two_sparse_arrays_has_is_counted() {
         (&elements["differ"], &elements["only_in_a"], &elements["only_in_b"]),
         (&0.into(), &8.into(), &40.into())
     );
-    // Boxes go by rank: rank 0 of 3 has row 6, rank 2 row 5.
+    // Boxes depend on the rank: rank 0 of 3 has row 6, and rank 2 has row 5.
     assert_eq!(
         elements["first"][0],
         serde_json::json!({ "index": [6, 3], "values": ["321.0", null], "ranks": [0, null] })
@@ -196,12 +197,12 @@ fn on_as_many_ranks_another_cut_is_compared_by_element_and_the_rest_by_rank() {
     let document = ran.json();
     assert_eq!((ran.status, document["incomparable"].as_array().map(Vec::len)), (1, Some(0)), "{document}");
     let rows = document["differences"].as_array().expect("a list");
-    // The level lies as it did: each rank's part is compared with that of the same rank.
+    // The level is decomposed as before: each rank's part is compared with that of the same rank.
     let level = rows.iter().filter(|row| row["region"] == "level");
     assert!(level.clone().count() > 0 && level.into_iter().all(|row| row["rank"].is_u64()), "{document}");
     let t: Vec<_> = rows.iter().filter(|row| row["region"] == "t").collect();
     assert!(t.len() == 1 && t[0]["rank"].is_null() && t[0]["what"] == "elements", "{document}");
-    // Steps and seeds of three ranks.
+    // Equal are the steps and seeds of three ranks, and the other parts of the level.
     assert_eq!(document["equal"], 6 + 3 - rows.iter().filter(|row| row["region"] == "level").count());
     let ran = diff(&a, &b, &["--rank", "1", "--region", "t"]);
     assert!(ran.status == 2 && ran.err.contains("its decompositions differ: omit --rank"), "{ran:?}");

@@ -1,4 +1,5 @@
-//! `bivouac doctor` in environments that are made up around it. What it makes of facts is tested beside the code.
+//! `bivouac doctor` in environments that the tests make up around it. Its conclusions from facts are
+//! tested next to the code.
 #![forbid(unsafe_code)]
 
 use crate::store;
@@ -28,7 +29,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// A command of that name that does this.
+    /// Makes a command with this name and this body.
     fn script(&self, name: &str, body: &str) {
         let path = self.path("bin").join(name);
         std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("written");
@@ -55,7 +56,7 @@ fn check<'d>(document: &'d Value, name: &str) -> &'d Value {
     checks.iter().find(|check| check["check"] == name).unwrap_or_else(|| panic!("no check {name}: {document}"))
 }
 
-/// Verdict and advice of one check.
+/// Checks the verdict and the advice of one check.
 #[track_caller]
 fn expect(ran: &Ran, name: &str, verdict: &str, word: &str) {
     let document = ran.json();
@@ -141,7 +142,7 @@ fn a_directory_that_can_never_be_made_is_a_problem() {
     };
     impossible("BIVOUAC_GLOBAL_DIRECTORY", "global.directory", "global tier");
     impossible("BIVOUAC_LOCAL_DIRECTORY", "local.directory", "local tier");
-    // One that a session can make is none, and nothing stays of the trial.
+    // A directory that a session can make is no problem, and the trial leaves nothing behind.
     let (parent, wanted) = (place.path("new"), place.path("new/global"));
     std::fs::create_dir(&parent).expect("made");
     let ran = place.doctor(&[("BIVOUAC_GLOBAL_DIRECTORY", wanted.to_str().expect("UTF-8"))]);
@@ -149,7 +150,7 @@ fn a_directory_that_can_never_be_made_is_a_problem() {
     assert!(entries(&parent).is_empty());
 }
 
-/// What was found in a check.
+/// The finding of one check.
 fn found_by(ran: &Ran, name: &str) -> String {
     check(&ran.json(), name)["found"].as_str().expect("text").to_owned()
 }
@@ -235,7 +236,7 @@ fn slurms_words_are_understood() {
     let found = check(&ran.json(), "batch system")["found"].as_str().expect("text").to_owned();
     assert_eq!(found, "SLURM, job 7, 4 nodes, 2(x4) tasks per node, 24 h 0 min left, may be requeued");
     expect(&ran, "end of allocation", "warning", "BIVOUAC_EXIT_END_TIME");
-    // A disk of one node does not serve four.
+    // A disk of one node cannot serve four nodes.
     let kind = check(&ran.json(), "global tier")["found"].as_str().expect("text").to_owned();
     if ["ext4", "xfs", "btrfs", "overlay"].iter().any(|name| kind.contains(name)) {
         expect(&ran, "global tier", "problem", "all nodes share");

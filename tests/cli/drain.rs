@@ -1,7 +1,7 @@
-//! `bivouac drain`, on what sessions leave behind that end like killed processes, on one node and on two.
+//! `bivouac drain`, on the remains of sessions that end like killed processes, on one node and on two.
 //!
-//! A run takes its first version on all tiers (so the store knows it), and later ones in memory, or in memory and on the
-//! local tier only. Then nodes are drained, lost or damaged, and the real session restarts from what is there.
+//! A run takes its first version on all tiers, so that the store knows it, and later versions in memory, or in memory and on the local tier
+//! only. Then nodes are drained, lost or damaged, and the real session restarts from the remains.
 #![forbid(unsafe_code)]
 
 use crate::store;
@@ -22,17 +22,17 @@ use std::sync::Barrier;
 
 const TWO_NODES: [u32; 4] = [0, 0, 1, 1];
 
-/// Only the first version goes to the local and the global tier.
+/// Writes only the first version to the local and the global tier.
 fn memory_first(config: &mut Config) {
     (config.job.local.every, config.job.global.every) = (1000.into(), 1000.into());
 }
 
-/// Only the first version goes to the global tier.
+/// Writes only the first version to the global tier.
 fn local_first(config: &mut Config) {
     config.job.global.every = 1000.into();
 }
 
-/// A job that took version 10 on all tiers and the later ones in memory only, and died.
+/// A job that took version 10 on all tiers and the later versions in memory only, and then died.
 fn died_in_memory(nodes: &[u32], later: &[u64]) -> Store {
     let store = Store::on(nodes);
     store.run_killed(memory_first, |session, rank| {
@@ -43,12 +43,13 @@ fn died_in_memory(nodes: &[u32], later: &[u64]) -> Store {
     store
 }
 
-/// Lets what follows from verdicts that were heard be done (manifests, room given back), which a kill could cut off.
+/// Completes the consequences of verdicts that the session has heard (manifests are written, room is given back),
+/// which a kill could cut off.
 fn settle(session: &Session) {
     session.versions("heat").expect("a list");
 }
 
-/// The same with the later ones on the local tier, too.
+/// A job that took the later versions on the local tier as well, and then died.
 fn died_on_disk(nodes: &[u32], later: &[u64]) -> Store {
     let store = Store::on(nodes);
     store.run_killed(local_first, |session, rank| {
@@ -77,7 +78,7 @@ fn drain_json(store: &Store, node: u32, more: &[&str]) -> (i32, Value) {
     (ran.status, ran.json())
 }
 
-/// The rows of a document: version, ranks copied, ranks there, complete.
+/// The rows of a document: version, ranks copied, ranks that are there, and whether it is complete.
 fn rows(document: &Value) -> Vec<(u64, Value, Value, bool)> {
     let rows = document["checkpoints"].as_array().expect("a list");
     let row = |row: &Value| {
@@ -98,7 +99,7 @@ fn names(folder: &Path) -> Vec<String> {
     entries(folder).iter().map(|path| path.file_name().expect("a name").to_str().expect("UTF-8").to_owned()).collect()
 }
 
-/// No temp file anywhere below, and every digest is right.
+/// Checks that no temp file is left anywhere below, and that every digest is right.
 fn assert_clean(store: &Store) {
     for folder in store.folders(&store.global()) {
         assert!(!names(&folder).iter().any(|name| name.ends_with(".tmp")), "{:?}", names(&folder));
@@ -129,7 +130,7 @@ fn flip(path: &Path, at: u64) {
     file.write_all_at(&[byte[0] ^ 0x10], at).expect("written");
 }
 
-/// May this process mount file systems in a namespace of its own? Says loudly if not.
+/// May this process mount file systems in a namespace of its own? Prints a loud note if it may not.
 fn can_mount(test: &str) -> bool {
     let script = "mount -t tmpfs -o size=1m bivouac-probe /mnt";
     let tried = std::process::Command::new("unshare").args(["-m", "sh", "-c", script]).stderr(Stdio::null()).status();
@@ -165,8 +166,9 @@ fn a_job_that_died_for_good_goes_on_from_what_its_nodes_had_in_memory() {
 
 #[test]
 fn a_node_without_memory_brings_what_is_on_its_disk() {
-    // Node 1 was rebooted: its memory is gone. Version 40 was in memory only, so 30 is the newest that all nodes have.
-    // Version 10 is complete on the parallel file system; whether the killed ranks had freed its memory is not said.
+    // Node 1 was rebooted, so its memory is gone. Version 40 was in memory only, so 30 is the newest version that all
+    // nodes have. Version 10 is complete on the parallel file system; the test does not depend on whether the killed
+    // ranks had freed its memory.
     let newer_than_10 = |document: &Value| {
         let newer = rows(document).into_iter().filter(|row| row.0 > 10);
         newer.map(|(version, _, _, complete)| (version, complete)).collect::<Vec<_>>()
@@ -251,7 +253,7 @@ fn a_manifest_that_a_killed_drain_did_not_write_any_more_is_written_by_the_next(
 fn drains_of_both_nodes_and_two_of_one_node_at_once_complete_the_checkpoint() {
     for round in 0..8 {
         let store = died_in_memory(&TWO_NODES, &[20 + round]);
-        // A partner copy: both nodes have the shards of ranks 2 and 3, so that they write the same files.
+        // With a partner copy, both nodes have the shards of ranks 2 and 3, so they write the same files.
         if round % 2 == 1 {
             let segment = store.segment_of(1);
             let copy =
@@ -302,7 +304,7 @@ fn waiting_ends_when_the_other_node_is_done() {
     }
 }
 
-/// A big job on one node, and a drain of it that is killed at about every stage of its work.
+/// A big job runs on one node. A drain of it is killed at about every stage of its work.
 #[test]
 fn a_drain_that_is_killed_goes_on_where_it_stopped() {
     let store = Store::on(&[0, 0, 0, 0]);
@@ -331,7 +333,7 @@ fn a_drain_that_is_killed_goes_on_where_it_stopped() {
     };
     let (mut mid_file, mut between) = (0, 0);
     for at in 0..12 {
-        // Killed when so many files are there, finished or not.
+        // The drain is killed when this many files exist, finished or not.
         let goal = 1 + at % 5;
         if store.folders(&store.global()).len() > 1 && at % 3 == 0 {
             std::fs::remove_dir_all(folder_of(&store, 20)).expect("removed");
@@ -348,13 +350,13 @@ fn a_drain_that_is_killed_goes_on_where_it_stopped() {
             }
             std::hint::spin_loop();
         }
-        // It may just have ended.
+        // The drain may just have ended.
         let _ = kill_process(Pid::from_child(&child), Signal::KILL);
         child.wait().expect("ends");
         let (whole, unfinished) = published();
         mid_file += usize::from(unfinished > 0);
         between += usize::from(whole > 0 && whole < 4);
-        // Nothing that has its final name is torn.
+        // No file that has its final name is torn.
         assert_eq!(with_path(&["verify"], &store.global()).status, 0);
     }
     assert!(mid_file > 0 && between > 0, "no drain was killed in the middle of its work: {mid_file} {between}");
@@ -389,7 +391,7 @@ fn a_shard_without_a_good_copy_is_named_and_left_behind() {
     let why = row["lost"][0]["why"][0].as_str().expect("text");
     assert!(why.contains("memory tier") && why.contains("\"field\"") && why.contains("digest"), "{why}");
     assert_eq!(names(&folder_of(&store, 20)), ["r000000.bvs"]);
-    // With the other node's word for it a later drain has nothing to add, and what is complete is still complete.
+    // Version 20 is incomplete, so a restart without the node takes version 10.
     store.wipe(0);
     assert_eq!(store.restart(), Some(10));
 }
@@ -398,7 +400,7 @@ fn a_shard_without_a_good_copy_is_named_and_left_behind() {
 fn a_damaged_or_missing_file_of_the_local_tier_is_named() {
     for is_missing in [false, true] {
         let store = Store::on(&[0, 0]);
-        // Closed in order, so that the manifests of the local tier are written as well.
+        // The session closes normally, so that the manifests of the local tier are written as well.
         store.run(local_first, |session, rank| take(session, rank, &[10, 20], Level::NodeReboot));
         let file = store.folders(&store.local())[1].join("r000001.bvs");
         let good = std::fs::read(&file).expect("read");
@@ -410,7 +412,7 @@ fn a_damaged_or_missing_file_of_the_local_tier_is_named() {
         let lost = &document["checkpoints"][0]["lost"];
         assert_eq!((status, &lost[0]["rank"], &rows(&document)[0].1), (1, &json!(1), &json!([0])), "{document}");
         assert!(lost[0]["why"][0].as_str().expect("text").contains("r000001.bvs"), "{document}");
-        // What another node brings makes it good.
+        // A file that another node brings repairs the loss.
         std::fs::write(folder_of(&store, 20).join("r000001.bvs"), good).expect("written");
         let (status, document) = drain_json(&store, 0, &[]);
         assert_eq!((status, rows(&document)[0].3), (0, true), "{document}");
@@ -419,7 +421,7 @@ fn a_damaged_or_missing_file_of_the_local_tier_is_named() {
 
 #[test]
 fn damaged_files_on_the_global_tier_are_replaced_by_good_ones() {
-    // A shard that an earlier drain wrote.
+    // First, a shard that an earlier drain wrote is damaged.
     let store = died_in_memory(&[0, 0], &[20]);
     drain(&store, 0, &[]);
     flip(&folder_of(&store, 20).join("r000001.bvs"), 9000);
@@ -428,7 +430,7 @@ fn damaged_files_on_the_global_tier_are_replaced_by_good_ones() {
     let (status, document) = drain_json(&store, 0, &[]);
     assert_eq!((status, rows(&document)[0].clone()), (0, (20, json!([1]), json!([0]), true)), "{document}");
     assert_clean(&store);
-    // A manifest.
+    // Then a manifest is damaged.
     std::fs::write(folder_of(&store, 20).join("manifest"), "rubbish").expect("written");
     assert_eq!(drain(&store, 0, &[]).status, 0);
     assert_clean(&store);
@@ -438,7 +440,7 @@ fn damaged_files_on_the_global_tier_are_replaced_by_good_ones() {
 
 #[test]
 fn a_damaged_slice_of_a_nodes_container_gets_a_file_of_its_own_and_the_manifest_names_it() {
-    // All is committed on the global tier, and then rots there; the segment stays because the run was killed.
+    // Everything is committed on the global tier and is then damaged there; the segment remains because the run was killed.
     for whole_container in [false, true] {
         let store = Store::on(&[0, 0]);
         store.run_killed(|_| (), |session, rank| take(session, rank, &[10], Level::System));
@@ -458,7 +460,7 @@ fn a_damaged_slice_of_a_nodes_container_gets_a_file_of_its_own_and_the_manifest_
         assert_eq!((status, document["bytes"].as_u64()), (0, Some(0)), "{document}");
         store.wipe(0);
         assert_eq!(store.restart(), Some(10));
-        // The manifest lost, too: the rank's own file counts.
+        // If the manifest is lost as well, the rank's own file counts.
         std::fs::remove_file(folder.join("manifest")).expect("removed");
         assert_eq!(store.restart(), Some(10));
     }
@@ -480,7 +482,7 @@ fn garbage_and_forgeries_are_reported_and_touch_nothing_outside() {
     assert_eq!((status, rows(&document)[0].3), (1, true), "{document}");
     assert!(document["damage"][0].as_str().expect("text").contains("g000001"), "{document}");
     std::fs::remove_file(garbage).expect("removed");
-    // A sound shard whose names lead out of the store, and one whose number no run can have had.
+    // One sound shard has names that lead out of the store, and one has a number that no run can have had.
     let forge = |file: &str, job: &str, generation: u64| {
         let meta = ShardMeta { job: job.into(), group: "world".into(), name: "heat".into(), regions: Vec::new() };
         let layout = Layout::new(meta, 4096).expect("a layout");
@@ -533,7 +535,7 @@ fn a_living_run_is_left_alone() {
     let store = died_in_memory(&TWO_NODES, &[20]);
     store.while_it_runs(memory_first, || {
         let here = drain(&store, 0, &[]);
-        // Where no process of it is, its claim tells.
+        // If no process of the run is on the node, the run's claim tells that the run is alive.
         let elsewhere = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(elsewhere.path().join("memory")).expect("made");
         let old = entries(&store.memory_of(1))[0].clone();
@@ -553,7 +555,7 @@ fn a_living_run_is_left_alone() {
     });
 }
 
-/// The next run took versions of its own and closed; a drain of the old one that comes late does not change what is newest.
+/// The next run took its own versions and closed; a late drain of the old run does not change which version is the newest.
 #[test]
 fn a_late_drain_of_an_older_run_does_not_come_before_the_newer_one() {
     let store = died_in_memory(&[0, 0], &[20]);
@@ -579,7 +581,7 @@ fn a_late_drain_of_an_older_run_does_not_come_before_the_newer_one() {
 
 #[test]
 fn a_job_that_never_used_the_store_needs_its_name_and_gets_its_number_recorded() {
-    // The job had no global tier at all.
+    // The job used no global tier.
     let store = Store::on(&[0, 0]);
     let without = |config: &mut Config| (config.job.global_enabled, config.job.local_enabled) = (false, false);
     store.run_killed(without, |session, rank| take(session, rank, &[20], Level::Process));
@@ -601,14 +603,14 @@ fn a_job_that_never_used_the_store_needs_its_name_and_gets_its_number_recorded()
     assert_eq!((status, rows(&document)), (0, vec![(20, json!([0, 1]), json!([]), true)]), "{document}");
     assert_clean(&store);
     store.wipe(0);
-    // The next run must not take the same number: its names would meet those of the drained run.
+    // The next run must not take the same number: the names of its folders would be those of the drained run.
     store.run(|_| (), |session: &Session, _| assert!(session.generation() > 1));
     assert_eq!(store.restart(), Some(20));
 }
 
 #[test]
 fn a_folder_of_another_run_with_the_same_number_is_refused() {
-    // Two jobs of the same name that never saw each other: the same generation, version and operation.
+    // Two jobs of the same name never saw each other: they have the same generation, version and operation.
     let (one, other) = (died_in_memory(&[0, 0], &[20]), died_in_memory(&[0, 0], &[20]));
     assert_eq!(drain(&one, 0, &[]).status, 0);
     let manifest = std::fs::read(folder_of(&one, 20).join("manifest")).expect("read");
@@ -674,7 +676,7 @@ fn what_this_user_may_not_read_or_write_is_status_2_or_1_and_named() {
     };
     let (status, err) = as_nobody();
     assert!(status == Some(2) && err.contains("Permission denied"), "{status:?} {err}");
-    // It may read everything, and write nothing.
+    // The user may read everything, but write nothing.
     for path in [store.disk.path(), store.memory.path()] {
         let opened = std::process::Command::new("chmod").args(["-R", "a+rX"]).arg(path).status().expect("runs");
         assert!(opened.success());
@@ -704,7 +706,7 @@ fn a_full_global_directory_is_said_and_a_later_drain_goes_on() {
         return;
     }
     let store = died_in_memory(&[0, 0, 0, 0], &[20]);
-    // The store, on a file system with room for two shards of four.
+    // The store is on a file system with room for two of four shards.
     let folder = folder_of(&store, 10);
     let shard: u64 = folder.join("c000000.bvc").metadata().expect("there").len() / 4;
     let used: u64 = store::data_files(&store.global()).iter().map(|path| path.metadata().expect("there").len()).sum();
@@ -715,7 +717,7 @@ fn a_full_global_directory_is_said_and_a_later_drain_goes_on() {
                   \"$@\" > \"$root.second\" || echo \"status=$?\"; cp -a \"$root/.\" \"$root.copy\"";
     let root = store.global();
     let mut command = std::process::Command::new("unshare");
-    // All room but that of two shards is taken by another file.
+    // Another file takes all room except that for two shards.
     command
         .args(["-m", "sh", "-c", script, "sh"])
         .arg(&root)
@@ -742,7 +744,7 @@ fn a_full_global_directory_is_said_and_a_later_drain_goes_on() {
         (&json!(true), Some(lost.len())),
         "{second}"
     );
-    // What is in the copy outside is what a later run sees.
+    // A later run sees the contents of the copy outside.
     std::fs::remove_dir_all(&root).expect("removed");
     std::fs::rename(root.with_file_name("global.copy"), &root).expect("renamed");
     assert_clean(&store);
@@ -794,7 +796,7 @@ fn directories_come_from_the_configuration_too() {
 fn the_private_local_directory_of_a_run_is_found_without_being_named() {
     let store = Store::on(&[0, 0]);
     let temporary = tempfile::tempdir().expect("a folder");
-    // The default place is under the temporary directory of the process: ask the library for its name.
+    // The default directory is under the temporary directory of the process: the test asks the library for the name.
     store.run_killed(local_first, |session, rank| take(session, rank, &[10], Level::System));
     let id = std::fs::read_to_string(store.global().join("store")).expect("there");
     let user = rustix::process::getuid().as_raw();

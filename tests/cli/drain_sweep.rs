@@ -1,8 +1,8 @@
-//! Stop a drain at every durable step in turn, with and without a power cut of the file server, and drain again.
+//! A drain is stopped at every durable step in turn, with and without a power cut of the file server, and then runs again.
 //!
-//! The nodes are real: a session that ended like killed processes left its shards in memory segments and on local
-//! disks. The global tier is a simulated disk that counts its steps and forgets what was not synced. After each stop: no
-//! manifest there may promise anything that is not there, and a second drain must complete the checkpoint and leave no temp file.
+//! The nodes are real: a session that ended like killed processes left its shards in memory segments and on local disks. The global tier is
+//! a simulated disk that counts its steps and forgets what was not synced. After each stop, no manifest on that disk may promise anything
+//! that is missing, and a second drain must complete the checkpoint and leave no temp file.
 #![forbid(unsafe_code)]
 
 use crate::limit;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 const NODES: [u32; 3] = [0, 0, 1];
 
-/// Does the file system below have the manifest of that version?
+/// Does the manifest of this version exist below the folder?
 fn has_manifest(folder: &Path, version: u64) -> bool {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let is_it = |path: PathBuf| {
@@ -36,14 +36,14 @@ fn has_manifest(folder: &Path, version: u64) -> bool {
 
 fn died() -> Store {
     let store = Store::on(&NODES);
-    // Every second one goes to the local disks, so that the last one is in memory only, however long its ranks live.
+    // Every second version goes to the local disks, so the last version is in memory only, however long its ranks live.
     let local_every_second =
         |config: &mut Config| (config.job.local.every, config.job.global.every) = (2.into(), 1000.into());
     store.run_killed(local_every_second, |session, rank| {
         take(session, rank, &[10], Level::System);
         take(session, rank, &[15], Level::Process);
         take(session, rank, &[20], Level::NodeReboot);
-        // A node whose manifest is missing takes what was committed before for the newest that it knows.
+        // A node whose manifest is missing takes an older version for the newest committed one.
         limit::wait_until("both nodes have the manifest", || {
             session.progress();
             (0..2).all(|node| has_manifest(&store.local_of(node), 20))
@@ -57,7 +57,7 @@ fn global(disk: &Simulated, process: u64) -> Arc<dyn Tier> {
     Arc::new(DirectoryTier::new(TierId::GLOBAL, Arc::new(disk.process(process)), PathBuf::from("/global")))
 }
 
-/// Drains one node as one process.
+/// Drains one node, as one process.
 fn drain(store: &Store, node: u32, disk: &Simulated, process: u64) -> Vec<Drained> {
     let local = Arc::new(PosixStorage::new(Direct::Off));
     let local: Arc<dyn Tier> = Arc::new(DirectoryTier::new(TierId::LOCAL, local, store.local_of(node)));
@@ -75,7 +75,7 @@ fn drain(store: &Store, node: u32, disk: &Simulated, process: u64) -> Vec<Draine
     drain.run(chosen, 1, &|_| ())
 }
 
-/// What a drain has called copied or complete is just that, whatever came afterwards.
+/// Checks that everything that a drain has called copied or complete is so, whatever came afterwards.
 fn assert_kept(disk: &Simulated, drained: &Drained) {
     let (tier, series) = (global(disk, 99), &drained.chosen.series);
     let folder = drained.chosen.candidate.key.folder();
@@ -88,14 +88,14 @@ fn assert_kept(disk: &Simulated, drained: &Drained) {
     }
 }
 
-/// Every manifest that is there names sound shards of all ranks; how many there are.
+/// Checks that every manifest names sound shards of all ranks, and returns the number of manifests.
 fn manifests(disk: &Simulated) -> usize {
     let tier = global(disk, 99);
     let mut found = 0;
     for series in tier.all_series().expect("listed") {
         for (generation, version, operation) in tier.folders(&series).expect("listed") {
             let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
-            // What a restart would take: the manifest, or the one that it would put together.
+            // This is what a restart would take: the manifest, or the one that it would put together.
             let manifest = match tier.read_manifest(&series, &folder) {
                 Ok(manifest) => Some(manifest),
                 Err(error) if error.is_absent() => tier.reconstruct(&series, &folder).expect("listed"),
@@ -175,7 +175,7 @@ fn a_stop_at_any_step_leaves_nothing_false_and_the_next_drain_completes_everythi
     sweep(&died(), &[None, Some(1), Some(2), Some(3)]);
 }
 
-/// Nodes whose memory is gone, and whose newest local files refer to older ones: what is drained refers to nobody.
+/// The memory of the nodes is gone, and their newest local files refer to older ones: drained files refer to no others.
 #[test]
 fn what_refers_to_other_files_is_drained_whole_whenever_that_is_stopped() {
     let store = Store::on(&NODES);

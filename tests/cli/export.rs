@@ -14,7 +14,7 @@ fn export(from: &Path, region: &str, output: &Path, more: &[&str]) -> Ran {
     bivouac(&[&["export", from, region, "-o", output], more].concat())
 }
 
-/// What the header of a file says, as text, and its elements.
+/// The header of a file, as text, and the elements in the file.
 fn read(path: &Path) -> (String, Vec<u8>) {
     let bytes = std::fs::read(path).expect("read");
     assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00");
@@ -36,7 +36,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// What is in a folder, hidden files too.
+/// The names in a folder, including those of hidden files.
 fn names(folder: &TempDir) -> Vec<String> {
     entries(folder.path()).iter().map(|path| path.file_name().expect("a name").to_string_lossy().into_owned()).collect()
 }
@@ -76,7 +76,7 @@ fn one_rank_or_a_file_for_each() {
     for rank in [0, 1] {
         assert_eq!(read(&out.path().join(format!("each-{rank}.npy"))).1, bytes_of(&[rank]));
     }
-    // A container alone, also away from its folder.
+    // A container alone can be exported, even away from its folder.
     let away = out.path().join("away");
     std::fs::copy(checkpoint.join("c000000.bvc"), &away).expect("copied");
     assert_eq!(export(&away, "field", &one, &[]).status, 0);
@@ -105,7 +105,7 @@ fn damage_leaves_no_file_and_replaces_none() {
         }
     }
     assert_eq!(std::fs::read(&before).expect("read"), b"mine");
-    // The other rank is good, and so is another tier.
+    // The other rank is good, and so is the other tier.
     assert_eq!(export(&checkpoint, "field", &before, &["--rank", "1"]).status, 0);
     assert_eq!(export(&store.folders(&store.local())[0], "field", &before, &[]).status, 0);
     std::fs::write(&container, &good[..good.len() / 2]).expect("written");
@@ -133,7 +133,7 @@ fn what_cannot_be_exported_is_said() {
     assert!(names(&out).is_empty());
 }
 
-/// Rank 1 has another width.
+/// Rank 1 saves an array of another width.
 fn uneven(session: &Session, rank: u32) {
     let width = 4 + u64::from(rank);
     let field = vec![f32::from(u16::try_from(rank).expect("small")); 3 * width as usize];
@@ -157,7 +157,7 @@ fn parts_that_do_not_fit_together_are_refused_and_can_be_had_one_by_one() {
     assert!(names(&out).is_empty());
     assert_eq!(export(&checkpoint, "field", &out.path().join("field-{rank}.npy"), &[]).status, 0);
     assert_eq!(names(&out), ["field-0.npy", "field-1.npy"]);
-    // Numbers become an array with one for each rank.
+    // Values become an array with one element for each rank.
     assert_eq!(export(&checkpoint, "scalar", &file, &[]).status, 0);
     assert_eq!(read(&file), (header("<u8", "(2,)"), [0u64, 1].map(u64::to_le_bytes).concat()));
     assert_eq!(export(&checkpoint, "scalar", &file, &["--rank", "1"]).status, 0);
@@ -173,7 +173,7 @@ fn a_nodes_part_of_a_checkpoint_is_not_taken_for_all_of_it() {
     let ran = export(&checkpoint, "field", &file, &[]);
     assert!(ran.status == 2 && ran.err.contains("ranks 1 of 2 are here") && ran.err.contains("global tier"), "{ran:?}");
     assert_eq!(export(&checkpoint, "field", &file, &["--rank", "1"]).status, 0);
-    // On the global tier a missing container is no smaller array.
+    // On the global tier, a missing container is an error and does not give a smaller array.
     let whole = store.folders(&store.global())[0].clone();
     let containers: Vec<PathBuf> =
         entries(&whole).into_iter().filter(|path| path.extension().is_some_and(|it| it == "bvc")).collect();

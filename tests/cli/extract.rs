@@ -1,4 +1,4 @@
-//! `bivouac extract`: arrays that lie over the ranks, put together element by element as the test knows them.
+//! `bivouac extract`: decomposed arrays are put together, and compared element by element with what the test knows.
 #![forbid(unsafe_code)]
 
 use crate::limit;
@@ -8,23 +8,23 @@ use bivouac_core::{Boxes, OnResize, Session};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Extents of the array that all ranks have parts of.
+/// The extents of the array of which all ranks have parts.
 const SHAPE: [u64; 3] = [9, 40, 33];
-/// Those of one that is not covered.
+/// Extents of an array that the ranks do not cover.
 const LEVEL: [u64; 2] = [50, 60];
 const RANKS: u32 = 4;
 
-/// What an element of a version is: no two are alike.
+/// The value of an element in a version: no two are alike.
 fn element(version: u64, at: [u64; 3]) -> f64 {
     let place = (at[0] * SHAPE[1] + at[1]) * SHAPE[2] + at[2];
-    // Only some of them change with the version, so that most blocks stay what they are.
+    // Only some elements change with the version, so that most blocks stay the same.
     place as f64 + if at[0] == 0 && at[1] < 3 { 1e6 * version as f64 } else { 0.5 }
 }
 
 /// A box by its first element and its extent.
 type Own = ([u64; 3], [u64; 3]);
 
-/// The boxes of each rank: the array is cut again and again, at places that look random, and the pieces are dealt out.
+/// The boxes of each rank: the array is cut again and again, at random places, and the pieces are dealt out.
 fn dealt() -> Vec<Vec<Own>> {
     let mut pieces: Vec<Own> = vec![([0; 3], SHAPE)];
     let mut random = 12345u64;
@@ -41,7 +41,7 @@ fn dealt() -> Vec<Vec<Own>> {
     (0..RANKS as usize).map(|rank| pieces.iter().skip(rank).step_by(RANKS as usize).copied().collect()).collect()
 }
 
-/// The memory of a box with a margin of one element, in which nothing of the array stands.
+/// The memory of a box with a margin of one element, which is not part of the array.
 fn memory(version: u64, (from, extent): Own) -> Vec<f64> {
     let sides = extent.map(|extent| extent + 2);
     let mut memory = vec![f64::NAN; sides.iter().product::<u64>() as usize];
@@ -56,7 +56,7 @@ fn memory(version: u64, (from, extent): Own) -> Vec<f64> {
     memory
 }
 
-/// Patches of a level: rows of five in every other column of patches.
+/// Patches of a level: for each rank, a column of five patches with gaps between them.
 fn patches(rank: u32) -> Boxes {
     (0..5).fold(Boxes::of(LEVEL).sparse(), |boxes, at| boxes.own([10 * at, 12 * u64::from(rank)], [5, 7]))
 }
@@ -77,7 +77,7 @@ fn take(session: &Session, rank: u32, version: u64) {
     checkpoint.shared("step", &version).expect("a value");
     checkpoint.per_rank("seed", &rank, OnResize::Ask).expect("a value");
     let pending = checkpoint.capture().expect("captured");
-    // What is still on its way to a tier is not referred to.
+    // Checkpoints do not refer to files that are still on their way to a tier.
     limit::wait_until("all levels end", || pending.poll());
 }
 
@@ -94,7 +94,7 @@ fn extract(from: &Path, region: &str, output: &Path, more: &[&str]) -> Ran {
     bivouac(&[&["extract", from, region, "-o", output], more].concat())
 }
 
-/// The header of a file, and its bytes.
+/// The header of a file, and the bytes after it.
 fn read(path: &Path) -> (String, Vec<u8>) {
     let bytes = std::fs::read(path).expect("read");
     let start = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
@@ -106,7 +106,7 @@ fn header(descr: &str, shape: &str) -> String {
     format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}")
 }
 
-/// What the elements of a box are, in the order of C.
+/// The values of the elements of a box, in C order.
 fn expected(version: u64, sides: [std::ops::Range<u64>; 3]) -> Vec<u8> {
     let [zs, ys, xs] = sides;
     let mut bytes = Vec::new();
@@ -155,14 +155,14 @@ fn every_element_is_at_its_place_whatever_the_ranks_had() {
     // The second version cannot be read without the first one.
     let text = with_path(&["inspect"], &folder_of(&store, 20)).out;
     assert!((0..RANKS).all(|rank| text.contains(&format!("packed shard of rank {rank}"))), "{text}");
-    // A container away from its folder, with the shards of one node.
+    // A container away from its folder holds only the shards of one node.
     let away = out.path().join("away");
     std::fs::copy(folder_of(&store, 10).join("c000000.bvc"), &away).expect("copied");
     let ran = extract(&away, "t", &file, &[]);
     assert!(ran.status == 3 && ran.err.contains("because only the shards of ranks 0-1 of 4 are"), "{ran:?}");
 }
 
-/// Versions whose regions are all dealt, and one with a region that is its rank's own.
+/// In some versions all regions are decomposed; one version has a region that belongs to its rank alone.
 #[test]
 fn versions_that_can_be_restored_on_other_ranks_are_listed_so() {
     let store = Store::empty();
@@ -192,7 +192,7 @@ fn versions_that_can_be_restored_on_other_ranks_are_listed_so() {
         assert!(lines[0].trim_end().ends_with("OTHER RANKS") && lines[2].trim_end().ends_with("no"), "{text}");
         assert!([1, 3].iter().all(|line| lines[*line].trim_end().ends_with("yes")), "{text}");
     }
-    // Of one that cannot be restored nothing is said.
+    // Nothing is reported for a version that cannot be restored.
     let newest = store.folders(&store.global()).pop().expect("three");
     std::fs::write(newest.join("manifest"), "no manifest").expect("written");
     let document = with_path(&["ls", "--json"], &newest).json();
@@ -240,13 +240,13 @@ fn one_node_gives_what_its_ranks_had_and_no_more() {
         ran.status == 3 && ran.err.contains("because only the shards of ranks 2-3 of 4 are: name the folder"),
         "{ran:?}"
     );
-    // What is missing may have been saved: it is not filled either.
+    // Missing elements may have been saved, so they are not filled either.
     let ran = extract(&folder, "level", &file, &["--fill", "0"]);
     assert!(ran.status == 3 && ran.err.contains("elements [0, 0..24] are not here"), "{ran:?}");
     assert!(is_empty(&out));
     let ran = extract(&folder, "level", &file, &["--box", "10:15,24:31"]);
     assert_eq!((ran.status, read(&file).0), (0, header("<i2", "(5, 7)")), "{}", ran.err);
-    // The boxes of rank 3, one by one.
+    // The boxes of rank 3 are extracted one by one.
     for (from, extent) in dealt()[3].iter().filter(|(_, extent)| extent.iter().product::<u64>() > 0) {
         let range = |dim: usize| from[dim]..from[dim] + extent[dim];
         let text = [0, 1, 2].map(|dim| format!("{}:{}", range(dim).start, range(dim).end)).join(",");
@@ -282,7 +282,7 @@ fn damage_leaves_no_file_and_concerns_only_who_asks_for_it() {
     let (folder, file) = (folder_of(&store, 10), out.path().join("t.npy"));
     let container = folder.join("c000000.bvc");
     let mut bytes = std::fs::read(&container).expect("read");
-    // The first byte of the first block of rank 0, in which its first boxes are.
+    // This is the first byte of the first block of rank 0, which holds its first boxes.
     let (name, body) = areas(&bytes).swap_remove(4);
     assert_eq!(name, "body");
     bytes[body.start] ^= 1;
@@ -294,7 +294,7 @@ fn damage_leaves_no_file_and_concerns_only_who_asks_for_it() {
         assert!(ran.err.contains(word), "{word}: {}", ran.err);
     }
     assert_eq!((entries(out.path()).len(), std::fs::read(&file).expect("read")), (1, b"mine".to_vec()));
-    // A box of another rank is not concerned.
+    // A box of another rank is not affected.
     let (from, extent) = *dealt()[3].iter().find(|(_, extent)| extent.iter().product::<u64>() > 0).expect("some");
     let range = |dim: usize| from[dim]..from[dim] + extent[dim];
     let text = [0, 1, 2].map(|dim| format!("{}:{}", range(dim).start, range(dim).end)).join(",");

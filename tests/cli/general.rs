@@ -1,7 +1,7 @@
-//! The command line, on stores that real sessions have written: what it shows, what it finds, what it refuses.
+//! The command line, on stores that real sessions have written: what the commands show, find and refuse.
 //!
-//! A [`Store`] is made by a group of ranks that are threads of this process, with the real file system below and a node
-//! segment in a folder of its own. No MPI is needed, neither here nor by the command.
+//! A [`Store`] is made by a group of ranks that are threads of this process, with the real file system and a node
+//! segment in a folder of its own. Neither the tests nor the command need MPI.
 #![forbid(unsafe_code)]
 
 use crate::store::{RANKS, Store, areas, bivouac, data_files, take, with_path};
@@ -19,7 +19,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 
-/// Verifies and gives status and document.
+/// Verifies a path, and returns the exit status and the document.
 fn verify(path: &Path) -> (i32, Value) {
     let ran = with_path(&["verify", "--json"], path);
     (ran.status, ran.json())
@@ -84,7 +84,7 @@ fn ls_says_why_a_checkpoint_is_not_committed() {
     assert!(states[2].0 == "damaged" && states[2].1.contains("c000000.bvc is missing"), "{states:?}");
     assert!(states[3].0 == "incomplete" && states[3].1.contains("1 unfinished"), "{states:?}");
     assert!(states[4].0 == "restorable" && states[4].1.contains("the next restart writes it"), "{states:?}");
-    // What is only incomplete is no damage.
+    // A checkpoint that is merely incomplete is not damaged.
     let (status, document) = verify(&folders[1]);
     assert_eq!((status, document["good"].as_bool()), (0, Some(true)), "{document}");
     assert_eq!(document["findings"][0]["kind"], "note");
@@ -112,14 +112,14 @@ fn ls_says_why_a_checkpoint_is_still_here() {
     let expected =
         [(99, None), (15, some("newest")), (30, some("left-behind")), (20, some("left-behind")), (10, some("older"))];
     assert_eq!(standings(&store.global()), expected);
-    // One that is named stands where it stands in its series.
+    // A named version has the same standing as it has in its series.
     for folder in store.folders(&store.global()) {
         let found = standings(&folder);
         assert!(found.len() == 1 && expected.contains(&found[0]), "{}: {found:?}", folder.display());
     }
     let text = with_path(&["ls"], &store.global()).out;
     assert!(text.contains(" STANDING ") && text.contains(" left behind ") && text.contains(" newest "), "{text}");
-    // What ls calls the newest is what rm keeps.
+    // `rm` keeps the version that `ls` calls the newest.
     let ran = with_path(&["rm", "--yes"], &store.series(&store.global()));
     assert_eq!(ran.status, 0, "{}", ran.err);
     assert_eq!(standings(&store.global()), [(15, some("newest"))]);
@@ -158,7 +158,7 @@ fn inspect_shows_header_regions_origin_agreement_and_incarnation() {
     }
     let text = with_path(&["inspect"], &folder).out;
     assert!(text.contains("30 x 50") && text.contains("its run had restored version 10 of generation 1"), "{text}");
-    // The same, for the files alone and away from their folder.
+    // The files alone show the same, even away from their folder.
     let away = store.disk.path().join("away");
     for (file, field) in [("c000000.bvc", "containers"), ("manifest", "manifests")] {
         std::fs::copy(folder.join(file), &away).expect("copied");
@@ -183,7 +183,8 @@ fn an_undamaged_store_is_good_and_everything_was_looked_at() {
         let checked = &document["checked"];
         let counts: Vec<_> =
             ["checkpoints", "manifests", "containers", "shards", "blocks"].map(|name| checked[name].as_u64()).into();
-        // Blocks: three of the field, one of the few, one of the value, one of the affinity, in four shards.
+        // The blocks are three of `field`, one of `few`, one of the value and one of the affinity,
+        // in each of four shards.
         assert_eq!(counts, [2, 2, containers, 4, 24].map(Some));
     }
     let text = with_path(&["verify"], &store.global());
@@ -290,7 +291,7 @@ fn verify_names_the_tier_both_lengths_and_the_newest_good_version() {
             let first = ran.out.lines().next().unwrap_or_default();
             assert!(first.starts_with(&format!("damage: {tier} tier: ")) && first.contains(&sizes), "{}", ran.out);
         }
-        // The last line says what is left.
+        // The last line names the newest good version.
         let (status, document) = verify(&root);
         assert_eq!((status, &document["findings"][0]["tier"]), (1, &tier.into()), "{document}");
         let newest = &document["newest_good"][0];
@@ -299,7 +300,7 @@ fn verify_names_the_tier_both_lengths_and_the_newest_good_version() {
         let last = text.lines().last().unwrap_or_default();
         assert!(last.starts_with(&format!("newest good version: 20 ({tier} tier, ")), "{text}");
         assert!(last.ends_with("/world/heat)"), "{text}");
-        // A flipped bit of the data takes a version off the list as well.
+        // A flipped bit in the data also removes a version from the list.
         let second = store.folders(&root)[1].join(file);
         let mut bytes = std::fs::read(&second).expect("read");
         let (_, body) = areas(&bytes).swap_remove(4);
@@ -309,7 +310,7 @@ fn verify_names_the_tier_both_lengths_and_the_newest_good_version() {
         let single = with_path(&["verify"], &store.folders(&root)[1]).out;
         assert!(single.contains("newest good version: none"), "{single}");
     }
-    // A finding that is no error of the file system names the tier as well.
+    // A finding that does not come from the file system also names the tier.
     std::fs::write(store.folders(&store.global())[0].join("notes.txt"), "mine").expect("written");
     let text = with_path(&["verify"], &store.global()).out;
     assert!(text.lines().any(|line| line.starts_with("note: global tier: ") && line.contains("notes.txt")), "{text}");
@@ -408,7 +409,7 @@ fn rm_spares_segments_that_live_or_may_hold_the_only_copy() {
     let removed = with_path(&["rm", "--yes", "--force", "--json"], &segment);
     assert_eq!((removed.status, removed.json()["removed"][0]["kind"].as_str()), (0, Some("segment")));
     assert!(!segment.exists());
-    // A living one stays whatever is said.
+    // The segment of a living run stays, whatever the options are.
     let (up, down) = (Barrier::new(RANKS as usize + 1), Barrier::new(RANKS as usize + 1));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -444,8 +445,8 @@ fn rm_takes_an_unreadable_segment_only_by_force() {
 
 // ------------------------------------------------------------------------------------------- hostile files
 
-/// A container with one shard whose checksums are right: a region of terabytes, and digests of it by the gigabyte, all
-/// of which is a hole.
+/// A container with one shard whose checksums are right: it has a huge region and the digests of that region,
+/// all of which are a hole.
 fn sparse(store: &Store, root: &Path, bytes: u64) -> PathBuf {
     let job = store::only_folder(root).file_name().expect("a name").to_string_lossy().into_owned();
     let region = Region::of_bytes("field", RegionKind::Array, bytes);
@@ -468,7 +469,8 @@ fn sparse(store: &Store, root: &Path, bytes: u64) -> PathBuf {
 fn a_sparse_file_with_right_checksums_is_damage_and_takes_no_memory() {
     let store = Store::with(&[10]);
     for root in [store.global(), store.local()] {
-        // A hundred MiB of digests stand for the 16 GiB that 4 TiB have: the test makes their checksum.
+        // The region has 25 GiB, and so 100 MiB of digests. They stand for the 16 GiB that 4 TiB would have: the test
+        // must compute their checksum.
         let path = sparse(&store, &root, 25 << 30);
         assert!(path.metadata().expect("there").blocks() < 100, "{} is not sparse", path.display());
         let listed = with_path(&["ls", "--json"], &root);
@@ -492,7 +494,7 @@ fn rm_keeps_the_newest_committed_version_unless_forced() {
     let memory = format!("--memory={}", store.memory.path().display());
     for root in [store.global(), store.local()] {
         let folders = store.folders(&root);
-        // A newer one without a manifest does not count as the newest committed.
+        // A newer version without a manifest does not count as the newest committed one.
         let torn = store.series(&root).join("g000009-v0000000099-o000001");
         std::fs::create_dir(&torn).expect("made");
         let single = with_path(&["rm", "--yes", &memory], &folders[2]);
@@ -539,7 +541,7 @@ fn rm_refuses_what_belongs_to_a_living_run() {
         assert!(ran.status == 2 && ran.err.contains("living run, generation 2"), "{}", ran.err);
     }
     assert_eq!([store.folders(&store.global()).len(), store.folders(&store.local()).len()], [2, 2]);
-    // Once it has ended, nothing stands in the way.
+    // Once the run has ended, its store can be removed.
     assert_eq!(with_path(&["rm", "--yes", &memory], &store.global()).status, 0);
     assert_eq!(store.folders(&store.global()).len(), 1);
 }
@@ -607,7 +609,7 @@ fn a_reader_that_goes_away_is_no_crash() {
 
 // ------------------------------------------------------------------------------------------- reduction
 
-/// Versions 10, 20 and 30, of which the files of each refer to those before it.
+/// Versions 10, 20 and 30; the files of each refer to those before it.
 fn referring() -> Store {
     let store = Store::empty();
     let change = |config: &mut Config| {
@@ -622,7 +624,7 @@ fn referring() -> Store {
             let mut checkpoint = session.begin_checkpoint("heat", version).expect("a checkpoint");
             checkpoint.save("array", &array).expect("a region");
             let pending = checkpoint.capture().expect("captured");
-            // All levels: what is still on its way to a tier is not referred to.
+            // All levels must end: checkpoints do not refer to files that are still on their way to a tier.
             limit::wait_until("all levels end", || pending.poll());
         }
     });
@@ -647,10 +649,10 @@ fn what_files_refer_to_is_shown_and_checked_and_goes_only_with_what_refers_to_it
         assert_eq!(refused.status, 2);
         let words = ["is not removed", &names[1], "--with-dependents"];
         assert!(words.iter().all(|word| refused.err.contains(word)), "{}", refused.err);
-        // All but the newest: what that refers to stays with it.
+        // Without a version, `rm` keeps the newest one, and so everything to which that one refers.
         assert_eq!(with_path(&["rm", "--yes"], &store.series(&root)).status, 0);
         assert_eq!(store.folders(&root).len(), 3);
-        // The newest would go as well, and that one stays.
+        // This would remove the newest version as well, so the command refuses.
         assert_eq!(with_path(&["rm", "--yes", "--with-dependents"], &folders[1]).status, 2);
         assert_eq!(store.folders(&root).len(), 3);
         let ran = with_path(&["rm", "--yes", "--with-dependents", "--force"], &folders[1]);
@@ -673,7 +675,7 @@ fn what_a_packed_shard_stores_and_refers_to_is_shown() {
     let document = with_path(&["inspect", "--json", "--rank", "1"], &folders[2]).json();
     let packed = &document["checkpoints"][0]["containers"][0]["shards"][0]["packed"];
     let of = |source: usize| (packed["sources"][source]["folder"].clone(), packed["sources"][source]["bytes"].clone());
-    // The oldest first.
+    // The oldest source comes first.
     assert_eq!(of(0), (name(&folders[0]).into(), (38 * 4096).into()), "{packed}");
     assert_eq!(of(1), (name(&folders[1]).into(), 4096.into()), "{packed}");
     assert_eq!((&packed["same_bytes"], packed["regions"][0]["name"].as_str()), (&0.into(), Some("array")));
@@ -701,7 +703,7 @@ fn what_differs_between_two_checkpoints_is_told_by_digests_and_by_bytes() {
         let read = diff(&["--json", "--read", "--rank", "1"], &folders[0], &folders[2]).json();
         let row = &read["differences"][0];
         assert_eq!(row["ranges"], serde_json::json!([[20 * 4096, 64], [30 * 4096, 64]]));
-        // From 1, the rank, to 31.
+        // The values differ from 1, which is the rank, to 31.
         assert_eq!((&row["largest"], &row["rank"]), (&serde_json::json!([30.0, 30 * 4096]), &serde_json::json!(1)));
         let text = diff(&["--region", "array"], &folders[0], &folders[2]).out;
         assert!(text.contains("8 KiB of 160 KiB") && text.contains("81920+4096, 122880+4096"), "{text}");
@@ -728,7 +730,7 @@ fn a_checkpoint_whose_source_is_gone_is_held_for_others_or_damaged() {
     }
     let (status, document) = verify(&store.global());
     let found = damage(&document);
-    // Rank by rank, of version 30 alone.
+    // Damage is reported for each rank, of version 30 alone.
     assert_eq!((status, found.len()), (1, RANKS as usize), "{document}");
     assert!(found.iter().all(|finding| finding["message"].as_str().is_some_and(|text| text.contains("refers to"))));
 }
@@ -778,7 +780,7 @@ fn rm_keeps_what_a_checkpoint_refers_to_whose_manifest_is_missing_and_unpack_goe
     assert_eq!(store.folders(&store.global()).len(), 3);
     let silent = with_path(&["unpack"], &folders[2]);
     assert!(silent.status == 2 && silent.err.contains("no manifest"), "{}", silent.err);
-    // Stopped between the files and the manifest.
+    // The command was stopped between the files and the manifest.
     let folders = store.folders(&store.local());
     let before = std::fs::read(folders[2].join("manifest")).expect("read");
     assert_eq!(with_path(&["unpack"], &folders[2]).status, 0);
@@ -786,7 +788,7 @@ fn rm_keeps_what_a_checkpoint_refers_to_whose_manifest_is_missing_and_unpack_goe
     assert_eq!(with_path(&["ls"], &folders[2]).status, 0);
     let again = with_path(&["unpack"], &folders[2]);
     assert!(again.status == 0 && again.out.contains("is whole"), "{}", again.err);
-    // All that refers to the first one, and to what does.
+    // This removes everything that refers to the first version, directly or not.
     let ran = with_path(&["rm", "--yes", "--with-dependents", "--force"], &folders[0]);
     assert_eq!((ran.status, store.folders(&store.local()).len()), (0, 1), "{}", ran.err);
 }

@@ -1,4 +1,4 @@
-//! `bivouac inspect`: a checkpoint in a few lines, and one rank of it.
+//! `bivouac inspect`: the summary of a checkpoint, and the output for one of its ranks.
 #![forbid(unsafe_code)]
 
 use crate::store::{Store, bivouac, with_path};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 #[test]
 fn a_summary_is_a_few_lines_however_many_ranks_there_are() {
     let store = Store::on(&[0; 9]);
-    // Room for all: a rank that finds none writes a file of its own, and who that is depends on who comes last.
+    // There is room for all ranks: a rank that finds no room writes a file of its own, and which rank that is depends on who comes last.
     let room = |config: &mut Config| config.node.memory_budget = Budget::Bytes(64 << 20);
     store.run(room, |session, rank| store::take(session, rank, &[10], Level::System));
     let folder = store.folders(&store.global())[0].clone();
@@ -20,7 +20,7 @@ fn a_summary_is_a_few_lines_however_many_ranks_there_are() {
     assert!(lines[0].contains("g000001-v0000000010") && lines[0].ends_with("global tier, committed (system)"));
     assert!(lines[1].contains("world/heat version 10 of generation 1, operation "), "{}", ran.out);
     assert!(lines[2].contains("shards of 9 of 9 ranks, "), "{}", ran.out);
-    // 9 ranks of 12000 bytes, of 6, of none and of a value with 8 bytes.
+    // The regions are 9 of 12000 bytes, 9 of 6 bytes, 9 empty ones and 9 values of 8 bytes.
     assert_eq!(lines[3].trim(), "region field: f64, 105.5 KiB");
     assert_eq!(lines[4].trim(), "region few: u16, 54 B");
     assert_eq!(lines[6].trim(), "region step: value, 72 B");
@@ -32,7 +32,7 @@ fn a_summary_is_a_few_lines_however_many_ranks_there_are() {
         serde_json::json!({"name": "field", "kind": "array", "element": "f64", "ranks": 9, "bytes": 108000})
     );
     assert_eq!(document["checkpoints"], serde_json::json!([]));
-    // Also of files alone, and of what is damaged.
+    // Files alone can be summarized, and so can damaged files.
     let container = folder.join("c000000.bvc");
     let alone = with_path(&["inspect", "--summary"], &container);
     assert!(alone.status == 0 && alone.out.contains(" of 9 ranks, "), "{alone:?}");
@@ -66,7 +66,7 @@ fn one_rank_alone_is_shown() {
     assert_eq!(bivouac(&["inspect", "--rank", "7", &both[0], &both[1]]).status, 3);
 }
 
-/// A hundred and twenty regions, each with a name of 250 characters.
+/// Takes a checkpoint with a hundred and twenty regions, each with a name of 250 characters.
 fn many(session: &Session, _: u32) {
     let names: Vec<String> = (0..120).map(|at| format!("{at:03}-{}-end", "n".repeat(242))).collect();
     let data = vec![1.0f64; 600];
@@ -81,7 +81,7 @@ fn what_lists_everything_is_cut_and_says_how_much_is_left_out() {
     store.run(|_| (), many);
     let folder = store.folders(&store.global())[0].clone();
     let all = with_path(&["inspect"], &folder).out;
-    // 120 of the program and the affinity, of each of two ranks.
+    // Each of two ranks has 120 regions of the program, and the affinity.
     assert_eq!(all.matches("and 71 more regions (--json shows all)").count(), 2, "{all}");
     assert!(all.contains("000-nnn") && !all.contains("080-nnn") && all.contains("…(190 more characters)…"), "{all}");
     assert!(all.lines().all(|line| line.chars().count() < 250), "{all}");
@@ -92,7 +92,7 @@ fn what_lists_everything_is_cut_and_says_how_much_is_left_out() {
     assert_eq!(shard["regions"].as_array().map(Vec::len), Some(121));
     let none = bivouac(&["export", folder.to_str().expect("UTF-8"), "nosuch", "-o", "/nowhere/x.npy"]);
     assert!(none.status == 3 && none.err.contains("and 101 more") && none.err.len() < 2500, "{none:?}");
-    // Every block of every region is bad, and the messages stay readable.
+    // Every block of every region is bad, but the messages stay readable.
     let container = folder.join("c000000.bvc");
     let mut bytes = std::fs::read(&container).expect("read");
     let (_, body) = store::areas(&bytes).swap_remove(4);
@@ -130,7 +130,7 @@ fn many_reasons_and_long_arguments_are_cut() {
     assert!(error.chars().count() < 2100, "{error}");
 }
 
-/// Regions of every kind that a program can say of how they lie over the ranks: rows of an array, patches of another one, values.
+/// Saves a region for each way in which a program can distribute data over the ranks: rows of an array, patches of another array, values.
 fn dealt(session: &Session, rank: u32) {
     let rows = Boxes::of([2000, 7]).own([u64::from(rank) * 1000, 0], [1000, 7]).halo([1, 0]);
     let patches = (0..6)
@@ -149,7 +149,7 @@ fn dealt(session: &Session, rank: u32) {
         checkpoint.value("plain", &rank).expect("a value");
     }
     let pending = checkpoint.capture().expect("captured");
-    // What is still on its way to a tier is not referred to.
+    // Checkpoints do not refer to files that are still on their way to a tier.
     limit::wait_until("all levels end", || pending.poll());
 }
 
@@ -210,7 +210,7 @@ fn how_regions_lie_over_the_ranks_is_shown() {
     let summary = with_path(&["inspect", "--summary"], &folder).out;
     assert!(summary.contains("\n  can be restored only by 2 ranks, because of window, plain\n"), "{summary}");
 
-    // Without those two; and as a file that refers to the one before.
+    // The same is shown without those two regions, and for a file that refers to the one before it.
     let refers = |config: &mut Config| config.job.reduction.method = Method::Basic;
     store.run(refers, |session, rank| (0..2).for_each(|_| dealt(session, rank)));
     let folders = store.folders(&store.global());
@@ -225,7 +225,7 @@ fn how_regions_lie_over_the_ranks_is_shown() {
         ran.status == 0 && ran.out.contains("dealt   over the ranks, but how is not known: it refers to"),
         "{ran:?}"
     );
-    // A record that is damaged.
+    // This record is damaged.
     let container = folder.join("c000000.bvc");
     let mut bytes = std::fs::read(&container).expect("read");
     let identity = in_files["containers"][0]["shards"][0]["dealt"]["arrays"][0]["identity"].as_str().expect("text");

@@ -1,4 +1,4 @@
-//! `bivouac status` and `bivouac config`: how a job stands, and with which settings.
+//! `bivouac status` and `bivouac config`: the state of a job, and its settings.
 #![forbid(unsafe_code)]
 
 use crate::limit;
@@ -10,7 +10,7 @@ fn status(directory: &Path, more: &[&str]) -> Ran {
     bivouac(&[&["status", directory.to_str().expect("UTF-8")], more].concat())
 }
 
-/// Waits until a status has been written that says something.
+/// Waits until a status has been written for which `is_so` holds.
 fn until(directory: &Path, is_so: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
     let deadline = std::time::Instant::now() + limit::LIMIT;
     loop {
@@ -34,7 +34,8 @@ fn a_job_is_shown_while_it_runs_and_when_it_has_ended() {
         |session, rank| {
             take(session, rank, &[10, 20], Level::System);
             if rank == 0 {
-                // Both checkpoints at their last level: the status is written each time that one has reached a level.
+                // Both checkpoints must be at their last level: the status is written each time a
+                // checkpoint reaches a level.
                 let is_there = |level: &serde_json::Value| level["level"] == "system" && level["version"] == 20;
                 let document =
                     until(&directory, |group| group["levels"].as_array().is_some_and(|all| all.iter().any(is_there)));

@@ -1,8 +1,8 @@
-//! The command line, and what it does to stores that real sessions have written: what it shows, what it finds, what it refuses.
+//! The command line, and its effects on stores that real sessions have written: what the commands show, find and refuse.
 //!
-//! A [`Store`](store::Store) is made by a group of ranks that are threads of this process, with the real file system below and a node
-//! segment in a folder of its own. No MPI is needed, neither here nor by the command. One program, because each would compile and link
-//! the library's generic code again.
+//! A [`Store`](store::Store) is made by a group of ranks that are threads of this process, with the real file system and a node segment in
+//! a folder of its own. Neither the tests nor the command need MPI. All tests are in one program, because each program would compile and
+//! link the library's generic code again.
 
 mod bench;
 mod clean;

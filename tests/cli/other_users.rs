@@ -1,6 +1,6 @@
-//! What other users of a machine can do to a job, and what they cannot: sessions and tools run as one user, and find
-//! what another has put in their way. A thread takes the identity of a user, and so do the threads and processes that
-//! it starts; that takes root.
+//! What other users of a machine can and cannot do to a job: sessions and tools run as one user, and find what another
+//! user has put in their way. A thread takes the identity of a user, and so do the threads and processes that it
+//! starts. This requires root.
 #![forbid(unsafe_code)]
 
 use crate::store::{Ran, Store, entries, field, only_folder, ran, take};
@@ -32,14 +32,14 @@ fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// A machine with two users: a place where both may make files, like `/tmp`, and a store of the first.
+/// A machine with two users: a place in which both may make files, like `/tmp`, and a store of the first user.
 struct Bed {
     shared: TempDir,
     store: Store,
     program: PathBuf,
 }
 
-/// `None`, said aloud, without root.
+/// `None`, with a loud note, if the test does not run as root.
 fn bed(test: &str) -> Option<Bed> {
     if !rustix::process::geteuid().is_root() {
         eprintln!(
@@ -66,7 +66,7 @@ fn owner(path: &Path) -> u32 {
     path.symlink_metadata().expect("there").uid()
 }
 
-/// Makes everything below `path` somebody else's, and readable by all.
+/// Gives everything below `path` to another user, and makes it readable by all.
 fn give_to(path: &Path, user: u32) {
     if path.is_dir() {
         entries(path).iter().for_each(|path| give_to(path, user));
@@ -98,7 +98,7 @@ impl Bed {
             .collect()
     }
 
-    /// A run that takes its first version on all tiers, and the others on the local one only.
+    /// Runs a job that takes its first version on all tiers, and the others on the local one only.
     fn run(&self, change: impl Fn(&mut Config) + Send + Sync, versions: &[u64]) {
         let (first, later) = versions.split_at(1);
         let settings = |config: &mut Config| {
@@ -124,8 +124,8 @@ impl Bed {
         restored
     }
 
-    /// A store with version 10, and a version 20 that only a folder of somebody else holds, under the name that a
-    /// session would take first.
+    /// A store with version 10, and with version 20 only in a folder that belongs to another user and has the name that
+    /// a session would take first.
     fn forged(&self) -> PathBuf {
         self.run(|_| (), &[10, 20]);
         let private = self.private();
@@ -177,7 +177,7 @@ fn a_drain_brings_nothing_from_a_local_folder_of_somebody_else() {
         assert_eq!(bed.versions(&bed.store.global()), 1, "{ran:?}");
     }
     let named = theirs.to_str().expect("UTF-8");
-    // Beside it is where a session would go, and nothing is there.
+    // A session would use the folder next to it, and nothing is there.
     let ran = bed.bivouac(USER, &["drain", "--global", &global, "--local", named, "--even-alive"], &[]);
     assert!(ran.status == 0 && ran.err.contains("nothing there"), "{ran:?}");
     assert_eq!(bed.versions(&bed.store.global()), 1, "{ran:?}");
@@ -186,7 +186,7 @@ fn a_drain_brings_nothing_from_a_local_folder_of_somebody_else() {
     assert!(ran.status == 2 && ran.err.contains(&format!("belongs to user {OTHER}, not to user {USER}")), "{ran:?}");
 }
 
-/// What stays behind under another name would be restored by the next run.
+/// Without a reset under all names, the next run would restore the data that stayed behind under another name.
 #[test]
 fn reset_forgets_what_lies_under_another_name_because_somebody_else_had_the_first() {
     let Some(bed) = bed("reset_forgets") else { return };
@@ -221,7 +221,7 @@ fn a_configured_place_that_somebody_else_made_first_is_not_used() {
     bed.run(there, &[30, 40]);
     let own = bed.shared.path().join(format!("fast-{USER}"));
     assert_eq!((entries(&place), bed.versions(&own), owner(&own)), (before, 2, USER));
-    // A link that leads nowhere yet would lead to what is going to be made there.
+    // A link that leads nowhere yet would lead to the folder that is about to be made.
     let (dangling, home) = (bed.shared.path().join("dangling"), bed.store.disk.path().join("made"));
     as_user(OTHER, || symlink(&home, &dangling).expect("made"));
     bed.run(|config| config.node.local_directory = Some(dangling.clone()), &[50, 60]);
@@ -270,7 +270,7 @@ fn the_store_of_another_user_is_refused_also_to_root_and_nothing_goes_where_its_
     bed.run(|_| (), &[10]);
     let global = bed.global();
     let series = bed.store.series(&bed.store.global());
-    // The owner leads root elsewhere: to files that end like those of an upload.
+    // The owner leads root elsewhere, to files whose names end like those of an upload.
     let precious = outside.path().join("r000000.bvs.tmp");
     std::fs::write(&precious, "precious").expect("written");
     let folder = only_folder(&series);
@@ -294,7 +294,7 @@ fn the_store_of_another_user_is_refused_also_to_root_and_nothing_goes_where_its_
     }
     assert_eq!(std::fs::read_to_string(&precious).expect("there"), "precious");
     assert_eq!(entries(outside.path()).len(), 1);
-    // Looking is allowed, and follows no link either.
+    // Commands that only look are allowed, and follow no link either.
     let ran = bed.bivouac(0, &["ls", &global], &[]);
     assert!(ran.status == 3 && !ran.out.contains("r000000"), "{ran:?}");
 }
@@ -339,7 +339,7 @@ fn files_under_the_names_of_later_segments_do_not_switch_the_memory_tier_off() {
     as_user(USER, || {
         bed.store.run_killed(in_memory, |session, rank| {
             assert_eq!(session.generation(), 2, "a number of somebody else's was counted");
-            // The first one goes to all tiers.
+            // The first version of a run goes to all tiers.
             take(session, rank, &[20], Level::System);
             take(session, rank, &[30], Level::Process);
             session.versions("heat").expect("verdicts are noted");

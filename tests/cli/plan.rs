@@ -1,4 +1,4 @@
-//! `bivouac plan`: what it says in its three forms, what it draws, and what it refuses.
+//! `bivouac plan`: its output in three forms, its drawings, and what it refuses.
 #![forbid(unsafe_code)]
 
 use crate::store::{Ran, bivouac};
@@ -22,7 +22,7 @@ fn the_papers_machine_has_the_papers_efficiency() {
     assert!(text.out.contains("84.29 % of the time is work") && text.out.contains("node-reboot"), "{}", text.out);
 }
 
-/// More nodes fail more often, so they checkpoint more often and do less; a longer time between failures is worth more.
+/// More nodes fail more often, so they checkpoint more often and do less work. A longer time between failures raises the efficiency.
 #[test]
 fn options_change_what_they_say() {
     let number = |more: &[&str], key: &str| {
@@ -55,11 +55,11 @@ fn a_profile_is_planned_for_with_the_range_that_its_failures_leave() {
     let efficiency = document["efficiency"].as_f64().expect("a number");
     let range = [0, 1].map(|end| document["efficiency_90_percent"][end].as_f64().expect("a number"));
     assert!(range[0] < efficiency && efficiency < range[1], "{range:?} {efficiency}");
-    // Seven failures in ten days of four nodes: about each 1.4 days.
+    // The profile counts seven failures in ten days of four nodes, about one every 1.4 days.
     let mtbf = document["mtbf_s"].as_f64().expect("a number") / 86_400.0;
     assert!((1.0..2.0).contains(&mtbf), "{mtbf}");
 
-    // What was seen of more attempts narrows the range.
+    // Observations of more attempts narrow the range.
     let folder = tempfile::tempdir().expect("a folder");
     let line = |day: u64| {
         let (began, ended) = (day * 86_400 + 1, (day + 1) * 86_400);
@@ -75,7 +75,7 @@ fn a_profile_is_planned_for_with_the_range_that_its_failures_leave() {
     assert!(most - least < range[1] - range[0], "{least} {most} {range:?}");
     let text = plan(&["--profile", sample]);
     assert!(text.out.contains("7 failures were seen in 40.0 node-days: with 90 % certainty "), "{}", text.out);
-    // Told how often it fails, nothing is estimated.
+    // If the user states how often the machine fails, nothing is estimated.
     assert!(plan(&["--profile", sample, "--mtbf", "6h", "--json"]).json()["efficiency_90_percent"].is_null());
 }
 
@@ -91,7 +91,7 @@ fn a_profile_that_makes_no_sense_is_refused_with_its_key() {
             "figure[1].bytes_per_second: NaN is not between",
         ),
         (sample.replacen("nodes = 4", "nodes = -4", 1), "machine.nodes: -4 is not between"),
-        // It ends in the middle of a text.
+        // The profile ends in the middle of a text.
         (sample[..sample.find("\nhost = \"").expect("a text") + 10].to_owned(), "line "),
         ("x".repeat(10 << 20), "it has 65537 bytes, but a profile may have at most 65536"),
         (String::new(), "schema: it is missing"),
@@ -106,7 +106,7 @@ fn a_profile_that_makes_no_sense_is_refused_with_its_key() {
     assert!(ran.status == 2 && ran.err.contains("/nowhere has no attempts"), "{}", ran.err);
 }
 
-/// What it prints for a configuration is one.
+/// The keys that the command prints for a configuration are a valid configuration.
 #[test]
 fn keys_are_those_of_a_configuration() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -117,14 +117,14 @@ fn keys_are_those_of_a_configuration() {
         assert_eq!(ran.status, 0, "{}", ran.err);
         assert!(ran.out.contains("interval"), "{preset}: {}", ran.out);
     }
-    // A short one is not rounded to another.
+    // A short interval is not rounded to another value.
     let often = ["--preset", "laptop", "--state", "10 MiB", "--mtbf", "30s"];
     let exact = plan(&[&often[..], &["--json"]].concat()).json()["levels"][0]["interval_s"].as_f64().expect("a number");
     let keys = plan(&[&often[..], &["--config"]].concat()).out;
     assert!(exact < 1.0 && keys.contains(&format!("seconds = \"{:.0}ms\"", exact * 1000.0)), "{exact} {keys}");
 }
 
-/// The best first, each with what it takes.
+/// The schemes are listed with the best first, each with its costs.
 #[test]
 fn schemes_are_compared_and_the_best_one_is_planned() {
     let machine = ["--preset", "node-8gpu", "--nodes", "4096", "--mtbf", "1h"];
@@ -145,7 +145,7 @@ fn schemes_are_compared_and_the_best_one_is_planned() {
     assert!(text.contains("lost per day") && text.contains("node-loss"), "{text}");
 }
 
-/// The keys of a scheme are keys of a configuration, too.
+/// The keys of a scheme are also keys of a configuration.
 #[test]
 fn a_scheme_is_configured_where_it_pays() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -159,7 +159,7 @@ fn a_scheme_is_configured_where_it_pays() {
     assert!(!keys.contains("[redundancy]"), "{keys}");
 }
 
-/// One seed gives one answer, however many threads play, and another one another.
+/// One seed gives one answer, however many threads simulate, and another seed gives another answer.
 #[test]
 fn plays_depend_on_the_seed_alone() {
     let simulate = |seed: &str, threads: &str| {
@@ -177,7 +177,7 @@ fn plays_depend_on_the_seed_alone() {
     let all =
         number("efficiency") + number("checkpoints") + number("waiting") + of_levels("rework") + of_levels("recovery");
     assert!((all - 1.0).abs() < 1e-9, "shares of the time: {simulated}");
-    // 30 days and a failure each two hours.
+    // The run takes 30 days, with a failure every two hours.
     assert!((of_levels("failures_per_run") / 360.0 - 1.0).abs() < 0.1, "{simulated}");
     let planned = document["efficiency"].as_f64().expect("a number");
     assert!((number("efficiency") - planned).abs() < 0.05 && number("unprotected") < 0.1, "{planned} {simulated}");
@@ -242,7 +242,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Rows of a figure: series, place along x, value.
+/// The rows of a figure: series, place along x, and value.
 fn rows(csv: &str) -> Vec<(String, String, f64)> {
     let row = |line: &str| {
         let (name, rest) = line.trim_start_matches('"').split_once("\",").expect("a quoted name");
@@ -252,7 +252,7 @@ fn rows(csv: &str) -> Vec<(String, String, f64)> {
     csv.lines().skip(1).map(row).collect()
 }
 
-/// What the words in an SVG document are.
+/// The words in an SVG document.
 fn words(svg: &str) -> Vec<&str> {
     let texts = svg.split("<text ").skip(1);
     texts.map(|text| text.split(['>', '<']).nth(1).unwrap_or_default().trim()).collect()
@@ -279,7 +279,7 @@ fn every_figure_is_drawn_with_its_numbers_beside_it() {
             assert!((30.0..100.0).contains(&value), "{figure}: {name}, {x}: {value}");
         }
     }
-    // One alone is the same one, and takes the place of what had its name.
+    // A figure that is drawn alone is the same, and replaces the file that had its name.
     let alone = folder.path().join("alone");
     std::fs::create_dir(&alone).expect("made");
     std::fs::write(alone.join("ics19-13.csv"), "something else").expect("written");
@@ -288,7 +288,7 @@ fn every_figure_is_drawn_with_its_numbers_beside_it() {
     assert_eq!(std::fs::read_dir(&alone).expect("listed").count(), 2);
 }
 
-/// What the paper concludes from its figures 2 and 3.
+/// Checks the paper's conclusions from its figures 2 and 3.
 #[test]
 fn efficiency_falls_with_scale_and_density_and_memory_is_the_lever() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -311,8 +311,8 @@ fn efficiency_falls_with_scale_and_density_and_memory_is_the_lever() {
     }
 }
 
-/// `docs/PLANNING.md` shows what the command draws: names and words are equal, and numbers are, up to the last digit of a
-/// machine's arithmetic.
+/// `docs/PLANNING.md` shows what the command draws: names and words are equal, and so are numbers, except in the last digit of
+/// a machine's arithmetic.
 #[test]
 fn stored_figures_are_those_that_are_drawn() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -332,7 +332,7 @@ fn stored_figures_are_those_that_are_drawn() {
         }
         let [old, new] = both("svg");
         assert_eq!(words(&old), words(&new), "{figure}");
-        // Marks, lines and colours; where they lie goes by the numbers above.
+        // Marks, lines and colours must agree; their places follow from the numbers above.
         let shapes = |svg: &str| svg.replace(|c: char| c.is_ascii_digit(), "");
         assert!(shapes(&old) == shapes(&new), "{figure}: shapes differ");
         assert!(old.len() < 100 << 10, "{figure}: {} bytes", old.len());

@@ -1,6 +1,6 @@
-//! `bivouac rebuild`, and `bivouac drain` with redundancy: real sessions on ranks that are threads write checkpoints on four
-//! "nodes", which have folders of their own; nodes are lost, the command is run, everything but the global directory goes, and the
-//! real session restarts from that.
+//! `bivouac rebuild`, and `bivouac drain` with redundancy. Real sessions, on ranks that are threads, write checkpoints on four "nodes" that
+//! have their own folders. Then nodes are lost, the command runs, everything except the global directory is deleted, and the real session
+//! restarts from that directory.
 
 use crate::limit;
 use crate::limit::wait_until;
@@ -94,7 +94,7 @@ impl Machine {
         config
     }
 
-    /// Runs `body` on all ranks, each on its own thread, and lets go of the sessions as killed processes would.
+    /// Runs `body` on all ranks, each on its own thread, and abandons the sessions as killed processes would.
     fn run<T: Send>(&self, with_global: bool, body: impl Fn(u32, &Session) -> T + Sync) -> Vec<T> {
         for node in NODES {
             for folder in [self.memory(node), self.local(node)] {
@@ -113,7 +113,7 @@ impl Machine {
                         place.host = format!("node-{}", NODES[rank]);
                         let session = Session::open_on(Box::new(comm), &place, config).expect("opens");
                         let result = body(rank as u32, &session);
-                        // Nobody goes while another still needs its votes.
+                        // No rank leaves while another still needs its votes.
                         end.wait();
                         drop(session);
                         result
@@ -133,7 +133,7 @@ impl Machine {
         })
     }
 
-    /// Versions 1 and 2, protected against the loss of nodes; nothing of them is on the global tier.
+    /// Versions 1 and 2, protected against the loss of nodes. The global tier holds neither of them.
     fn taken(scheme: &str, store: PartStore) -> Machine {
         let machine = Machine::new(scheme, store);
         let ended = machine.run(false, |rank, session| [1, 2].map(|version| take(session, rank, version)));
@@ -154,7 +154,7 @@ impl Machine {
         machine
     }
 
-    /// All folders of the nodes that are left.
+    /// All folders of the remaining nodes.
     fn left(&self) -> Vec<String> {
         let all = (0..4).flat_map(|node| [self.memory(node), self.local(node)]);
         all.filter(|path| path.exists()).map(|path| utf8(&path)).collect()
@@ -180,7 +180,7 @@ impl Machine {
         bivouac(&args)
     }
 
-    /// Everything but the global directory goes; what does a new run restore from that?
+    /// Deletes everything except the global directory, and returns the version that a new run restores from it.
     fn restart_from_global(&self) -> Option<u64> {
         for folder in (0..4).flat_map(|node| [self.memory(node), self.local(node)]).filter(|folder| folder.exists()) {
             std::fs::remove_dir_all(folder).expect("it goes");
@@ -253,7 +253,7 @@ fn version_at(head: &[u8]) -> u64 {
     header.key.version
 }
 
-/// Flips a bit, `at` bytes behind the start, in every shard or part of a folder of segments that `is_wanted`.
+/// Flips a bit, `at` bytes after the start, in every shard or part in a folder of segments for which `is_wanted` holds.
 fn flip(folder: &Path, at: usize, is_wanted: impl Fn(&[u8]) -> bool) -> usize {
     let mut flipped = 0;
     for name in names(folder) {
@@ -305,7 +305,7 @@ fn the_shards_of_lost_nodes_are_made_again_from_memory() {
 fn parts_on_local_disks_do_it_too() {
     for scheme in ["partner", "xor(4)", "rs(2,2)"] {
         let machine = Machine::taken(scheme, PartStore::Local);
-        // A reboot of all nodes, and the loss of one.
+        // All nodes reboot, and one is lost.
         (0..4).for_each(|node| std::fs::remove_dir_all(machine.memory(node)).expect("its memory goes"));
         std::fs::remove_dir_all(machine.local(1)).expect("its disk goes");
         let (status, document) = machine.rebuild_json(&[]);
@@ -418,7 +418,7 @@ fn damage_that_cannot_be_repaired_is_told_with_status_1() {
         "{damage}"
     );
     assert!(damage.contains("region \\\"parity.0\\\" of rank"), "{damage}");
-    // The parts of version 1 go as soon as version 2 is protected: it may or may not have come to that.
+    // The parts of version 1 are deleted as soon as version 2 is protected, which may or may not have happened.
     if rows.get(1) == Some(&(json!(1), json!(true))) {
         assert_eq!(machine.restart_from_global(), Some(1));
     }
@@ -435,10 +435,10 @@ fn a_named_version_is_taken_and_bad_arguments_are_refused() {
     assert!(document["problems"].to_string().contains("nothing of version 7 was found"), "{document}");
     let (status, document) = machine.rebuild_json(&["--name", "other"]);
     assert_eq!(status, 3, "{document}");
-    // Without --job a job that has never used the store is passed over.
+    // Without `--job`, a job that has never used the store is passed over.
     let ran = machine.rebuild(&[]);
     assert!(ran.status == 2 && ran.out.contains("it has never used this global directory"), "{} {}", ran.out, ran.err);
-    // A lost node must not hide behind a typing error.
+    // A typing error must not hide the loss of a node.
     let typo = utf8(&machine.root.path().join("local-9"));
     let ran = machine.rebuild(&[JOB, &[&typo]].concat());
     assert!(ran.status == 2 && ran.err.contains("local-9") && machine.folder(2).is_none(), "{} {}", ran.out, ran.err);
@@ -450,7 +450,7 @@ fn a_named_version_is_taken_and_bad_arguments_are_refused() {
     let elsewhere = utf8(&machine.root.path().join("elsewhere"));
     let ran = bivouac(&["rebuild".into(), utf8(&machine.local(0)), "--global".into(), elsewhere]);
     assert!(ran.status == 2 && ran.err.contains("not a global directory"), "{}", ran.err);
-    // Single segments will do.
+    // Single segments are accepted as well.
     let mut args: Vec<String> = vec!["rebuild".into(), "--global".into(), utf8(&machine.global())];
     for node in [0, 1, 3] {
         args.extend(names(&machine.memory(node)).iter().map(|name| utf8(&machine.memory(node).join(name))));
@@ -475,7 +475,7 @@ fn the_last_drain_rebuilds_what_a_lost_node_had() {
             let folder = machine.folder(2).expect("a folder");
             let parts = names(&folder).iter().filter(|name| name.ends_with(".bvp")).count();
             let is_last = at + 1 == left.len();
-            // With copies fewer nodes than all may already have everything.
+            // With copies, fewer than all nodes may already have everything.
             let is_complete = folder.join("manifest").exists();
             assert!(is_complete == is_last || (is_complete && scheme == "partner"), "{scheme}: {}", ran.out);
             assert_eq!(parts > 0, !is_complete && scheme != "partner", "{scheme}: {:?}", names(&folder));
@@ -502,7 +502,7 @@ fn an_older_version_that_survives_the_loss_is_brought_and_not_cleaned_away_befor
             bivouac(&args)
         };
         if is_rebooted {
-            // Only the disks are left.
+            // Only the disks remain.
             left.iter().for_each(|node| std::fs::remove_dir_all(machine.memory(*node)).expect("its memory goes"));
         } else {
             for node in left {
@@ -563,7 +563,7 @@ fn without_a_loss_no_parity_stays_behind() {
 fn what_a_killed_drain_left_is_completed_by_rebuild_from_the_global_directory_alone() {
     let machine = Machine::taken("xor(4)", PartStore::Memory);
     machine.lose(2);
-    // Node 3 drains elsewhere, where it is alone, so its files come here as if it had been killed before it rebuilt.
+    // Node 3 drains alone to another place. Its files then come here, as if it had been killed before it rebuilt.
     let aside = machine.root.path().join("aside");
     assert_eq!(machine.drain(3, &[]).status, 0);
     std::fs::rename(machine.global(), &aside).expect("put aside");
@@ -574,7 +574,7 @@ fn what_a_killed_drain_left_is_completed_by_rebuild_from_the_global_directory_al
         std::fs::copy(other.join(&name), folder.join(&name)).expect("copied");
     }
     assert_eq!(names(&folder).iter().filter(|name| name.ends_with(".bvp")).count(), 6, "{:?}", names(&folder));
-    // What is there is good, counted as what it is, and shown.
+    // The files are good, counted by their kind, and shown.
     let global = utf8(&machine.global());
     let verified = bivouac(&["verify".into(), "--json".into(), utf8(&folder)]);
     let checked = &verified.json()["checked"];
@@ -614,7 +614,7 @@ fn parts_and_copies_are_shown_as_what_they_are_and_verified() {
         (&json!(true), &json!(count("parity"))),
         "{verified}"
     );
-    // The local tier: a part is no shard and belongs to no manifest.
+    // On the local tier, a part is no shard and belongs to no manifest.
     let local = utf8(&machine.local(1));
     let listed = bivouac(&["ls".into(), "--json".into(), local.clone()]).json();
     for row in listed["checkpoints"].as_array().expect("a list") {
@@ -623,7 +623,7 @@ fn parts_and_copies_are_shown_as_what_they_are_and_verified() {
     let verified = bivouac(&["verify".into(), "--json".into(), local.clone()]);
     assert_eq!(verified.status, 0, "{}", verified.out);
     assert!(!verified.out.contains("does not belong here"), "{}", verified.out);
-    // One flipped bit in a part is found; so is a part under the name of a shard, which is nobody's.
+    // A flipped bit in a part is found, and so is a part that has the name of a shard, which belongs to no rank.
     let part = find(&machine.local(1), "p000002.bvp");
     let inspected = bivouac(&["inspect".into(), utf8(&part)]);
     assert!(inspected.status == 0 && inspected.out.contains("1 parity parts"), "{}", inspected.out);
@@ -672,7 +672,7 @@ fn what_is_protected_by_the_memory_of_other_nodes_only_is_not_cleaned_away() {
     assert_eq!(names(&folder), before);
 }
 
-/// The first file of that name below a folder.
+/// The first file of this name below a folder.
 fn find(folder: &Path, name: &str) -> PathBuf {
     fn look(folder: &Path, name: &str) -> Option<PathBuf> {
         names(folder).into_iter().map(|entry| folder.join(entry)).find_map(|path| match path.is_dir() {

@@ -1,5 +1,5 @@
-//! `bivouac report` on events that are made up here: for few ranks and for thousands, for strange files, and in a browser. What it says of
-//! a real job is looked at in `run/mpi.rs`.
+//! `bivouac report` on events that are made up here: for few ranks and for thousands, for strange files, and in a browser. `run/mpi.rs`
+//! checks the report of a real job.
 #![forbid(unsafe_code)]
 
 use crate::store;
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 const START: f64 = 1_790_000_000.0;
 
-/// What one rank tells of a job that runs for 600 s, dies twice, and takes `steps` checkpoints in each run, one every 9 s.
+/// The events of one rank of a job that runs for 600 s, dies twice, and takes `steps` checkpoints in each run, one every 9 s.
 fn told(rank: u32, ranks: u32, steps: u32) -> Vec<Event> {
     let mut events = Vec::new();
     for (run, from) in [(1, 0.0), (2, 200.0), (3, 430.0)] {
@@ -143,7 +143,7 @@ fn a_trace_has_a_line_for_each_tier() {
 #[test]
 fn what_events_say_is_text_on_the_page_and_nothing_else() {
     let folder = folder_of(2, 20);
-    // Tiers and levels are classes of what is drawn, too.
+    // Tiers and levels are also classes of drawn elements.
     let (tier, level, name) = ("x'><script>", "y'><script>", "t".to_owned());
     let whats = [
         What::Written { operation: 1, tier: tier.into(), bytes: 1, seconds: 0.1 },
@@ -221,7 +221,7 @@ fn a_terminal_shows_a_job_until_q_is_pressed() {
     assert!(ran.status == 2 && ran.err.contains("bivouac status"), "{ran:?}");
 }
 
-/// A browser that needs no screen.
+/// A browser that can run without a screen.
 fn browser() -> Option<PathBuf> {
     let names = ["chromium", "chromium-browser", "google-chrome"];
     let paths = std::env::var_os("PATH").unwrap_or_default();
@@ -235,7 +235,7 @@ fn browser() -> Option<PathBuf> {
     found
 }
 
-/// Opens a page that is `width` wide, and gives what a script in a copy of it found.
+/// Opens a page in a window of this width, and returns what a script in a copy of the page found.
 fn looked_at(browser: &Path, page: &str, folder: &Path, width: u32) -> String {
     let copy = folder.join(format!("looked-at-{width}.html"));
     let script = "<script>addEventListener('load', () => { const e = document.documentElement; document.title = \

@@ -5,7 +5,7 @@ use crate::store::{Ran, Store, bivouac, command, ran, with_path};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Runs a command with this global directory in the environment, in some folder.
+/// Runs a command from some folder, with this global directory in the environment.
 fn configured(store: &Store, args: &[&str]) -> Ran {
     let mut command = command();
     command.args(args).current_dir(store.disk.path());
@@ -14,7 +14,7 @@ fn configured(store: &Store, args: &[&str]) -> Ran {
     ran(command)
 }
 
-/// Both streams.
+/// The text of both streams.
 fn said(ran: &Ran) -> String {
     format!("{}{}", ran.out, ran.err)
 }
@@ -81,7 +81,7 @@ fn a_job_that_nobody_knows_is_nothing_there() {
         expect(&configured(&store, args), 3, &["nothing of a job \"nosuch\"", "bivouac ls"]);
     }
     expect(&configured(&store, &["drain", "--name", "nosuch"]), 3, &["no series \"nosuch\""]);
-    // A job that the store knows, on a node that has nothing of it to bring or to clean: that is done.
+    // The store knows the job, and the node has nothing to drain or to clean: the status is *done*.
     store.wipe(0);
     expect(&configured(&store, &["drain", "--job", "cli"]), 0, &["nothing to drain"]);
     expect(&configured(&store, &["drain", "--job", "cli", "--name", "heat"]), 0, &["nothing to drain"]);
@@ -100,7 +100,7 @@ fn rebuild_and_halt_in_a_wrong_place_are_nothing_there() {
         expect(&bivouac(&["halt", path, option]), 3, &["not the run directory of a job"]);
     }
     assert_eq!(empty.path().read_dir().expect("there").count(), 0);
-    // Conditions may be set before the job starts, and are listed then.
+    // Conditions may be set before the job starts, and are then listed.
     expect(&bivouac(&["halt", path, "--now"]), 0, &["nobody reads"]);
     expect(&bivouac(&["halt", path, "--list"]), 0, &["halt"]);
 }

@@ -1,7 +1,7 @@
 //! `bivouac topo`: machines, records of checkpoints, live processes, comparisons and drawings.
 //!
-//! Sessions record the machine that they are on. Records of other machines, and such as no session would write, are put into stores by
-//! `topo/mod.rs`. The drawings of the tests are left in the folder for temporary files of `target`, so that they can be looked at.
+//! Sessions record their machine. `topo/mod.rs` puts records of other machines into stores, and records that no session would write. The
+//! drawings of the tests stay in `target`'s folder for temporary files, so that people can look at them.
 #![forbid(unsafe_code)]
 
 use crate::store::{Ran, Store, bivouac, with_path};
@@ -19,7 +19,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// A checkpoint of these records.
+/// A checkpoint with these records.
 fn checkpoint(root: &Path, version: u64, records: Vec<Record>) -> PathBuf {
     write(root, version, &records.into_iter().map(Recorded::from).collect::<Vec<_>>())
 }
@@ -33,21 +33,21 @@ fn list(value: &Value) -> &Vec<Value> {
     value.as_array().expect("a list")
 }
 
-/// Draws what is below a path.
+/// Draws everything below a path.
 fn draw(name: &str, path: &Path) -> (Ran, Svg) {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("topo-{name}.svg"));
     let ran = with_path(&["topo", "--svg", file.to_str().expect("UTF-8")], path);
     (ran, Svg::parse(&std::fs::read_to_string(file).expect("drawn")))
 }
 
-/// A drawing, taken apart. The parser knows just what XML allows of what is written here.
+/// A drawing, taken apart. The parser knows only as much XML as the drawings use.
 struct Svg {
     text: String,
     width: f64,
     height: f64,
-    /// Left, upper, right and lower edge, and the colour.
+    /// The left, upper, right and lower edge, and the colour.
     areas: Vec<([f64; 4], String)>,
-    /// Words outside of hints, and where they stand.
+    /// Words outside of hints, and their coordinates.
     words: Vec<(String, f64, f64)>,
 }
 
@@ -124,7 +124,7 @@ impl Svg {
         }
     }
 
-    /// Nothing is outside, and boxes lie in one another or apart.
+    /// Checks that nothing is outside, and that any two boxes are nested or apart.
     fn assert_sound(&self) {
         for (area, _) in &self.areas {
             assert!(area[0] >= 0.0 && area[1] >= 0.0 && area[2] <= self.width && area[3] <= self.height, "{area:?}");
@@ -151,7 +151,7 @@ impl Svg {
         self.words.iter().any(|(own, ..)| own.contains(words))
     }
 
-    /// How often these are all the words at a place.
+    /// The number of places that hold exactly these words.
     fn count(&self, words: &str) -> usize {
         self.words.iter().filter(|(own, ..)| own == words).count()
     }
@@ -182,7 +182,7 @@ fn this_machine_is_shown() {
 fn what_a_session_recorded_is_shown_from_every_tier() {
     let store = Store::with(&[10, 20]);
     let container = store.folders(&store.global())[1].join("c000000.bvc");
-    // A checkpoint that was in memory alone when its job ended.
+    // This checkpoint was only in memory when its job ended.
     let memory = Store::empty();
     let only_memory = |config: &mut Config| (config.job.local_enabled, config.job.global_enabled) = (false, false);
     memory.run(only_memory, |session, rank| store::take(session, rank, &[10, 20], bivouac_core::Level::Process));
@@ -312,7 +312,7 @@ fn records_that_no_session_writes_are_harmless() {
             && svg.says("4 MiB of regions are on no known node")
     );
 
-    // A map that does not fit its region.
+    // This map does not fit its region.
     let mut record = topologies::cluster_node().swap_remove(0);
     record.regions.truncate(1);
     let bytes = record.encode().expect("sound");
@@ -387,13 +387,13 @@ fn other_machines_and_ranks_are_not_alike() {
     let ran = compare(&then, &fewer, &[]);
     assert!(ran.status == 1 && ran.out.contains("only in the first: ranks 1-7"), "{}", ran.out);
     assert!(ran.out.contains(" other "), "{}", ran.out);
-    // One alone, three, and what cannot be read.
+    // One path alone is refused, and so are three, and one that cannot be read.
     assert_eq!(with_path(&["topo", "--compare"], &then).status, 2);
     assert_eq!(compare(&then, &fewer, &[then.to_str().expect("UTF-8")]).status, 2);
     assert_eq!(compare(&then, &root.path().join("none"), &[]).status, 2);
 }
 
-/// A process that sleeps, on one CPU or wherever it likes.
+/// A process that sleeps, on one CPU or on any.
 struct Sleeper(std::process::Child);
 
 impl Sleeper {
@@ -403,7 +403,7 @@ impl Sleeper {
             command.args(["-c", &cpu.to_string(), "sleep"]);
         }
         let child = command.arg("600").spawn().expect("it starts");
-        // Until it is what it is going to be.
+        // The process has started only when it has become `sleep`.
         let name = || std::fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default();
         limit::wait_until("it sleeps", || name().trim() == "sleep");
         Sleeper(child)
@@ -416,7 +416,7 @@ impl Sleeper {
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -437,7 +437,7 @@ fn live_processes_are_shown_and_compared() {
     assert_eq!((&ranks[0]["threads"][0]["role"], &ranks[0]["threads"][0]["name"]), (&"main".into(), &"sleep".into()));
     assert_eq!(ranks[1]["threads"][0]["cpus"], bivouac_core::base::units::show_cpus(&own).as_str());
 
-    // They are nobody's ranks, and neither the tables nor the drawing call them so.
+    // These processes are nobody's ranks, and neither the tables nor the drawing call them so.
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("topo-live.svg");
     let text = bivouac(&["topo", "--pid", &free.pid(), "--svg", file.to_str().expect("UTF-8")]).out;
     assert!(text.contains("PROCESS  THREADS") && !text.contains("RANK"), "{text}");
@@ -446,7 +446,7 @@ fn live_processes_are_shown_and_compared() {
     let loose = format!("not pinned, so they may run on any CPU that the job was given: process {}", free.pid());
     assert!(svg.says(&loose) && !svg.text.contains(&format!("rank {}", free.pid())), "{}", svg.text);
 
-    // A checkpoint of such processes on this machine; that of rank 1 was on one CPU, too.
+    // This is a checkpoint of such processes on this machine; the process of rank 1 was on one CPU as well.
     let root = folder();
     let thread = |cpus: Cpus| {
         let mut threads = topologies::threads([cpus]);
@@ -502,7 +502,7 @@ fn a_drawing_has_every_cpu_rank_node_and_device() {
     let (ran, svg) = draw("cluster-node", &checkpoint(root.path(), 10, topologies::cluster_node()));
     assert_eq!(ran.status, 0, "{}", ran.err);
     svg.assert_sound();
-    // CPU 63 once; a rank on each of its four CPUs.
+    // CPU 63 appears once, and a rank appears on each of its four CPUs.
     assert_eq!((svg.count("63"), svg.count("r5"), svg.count("r7")), (1, 4, 4));
     for words in
         ["package 1", "node 3 · 64 GiB", "cache 7", "GPU 77:00.0", "NIC a0:00.0", "rank 7: 4 threads, pinned, 256 MiB"]
@@ -538,7 +538,7 @@ fn both_sides_of_a_comparison_are_drawn() {
     let root = folder();
     let then = checkpoint(root.path(), 10, topologies::cluster_node());
     let mut records = topologies::cluster_node();
-    // All ranks on one CPU, and two on another one.
+    // All ranks are on one CPU, and two are on another one as well.
     records.iter_mut().for_each(|record| record.threads[0].cpus = Cpus::from([3]));
     records[0].threads[1].cpus = Cpus::from([20]);
     records[7].threads[1].cpus = Cpus::from([20]);

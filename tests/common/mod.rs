@@ -1,7 +1,7 @@
-//! What the integration tests share: starting MPI jobs from inside a test.
+//! Shared code of the integration tests: starting MPI jobs from inside a test.
 //!
-//! A test that needs several MPI processes runs its own test program once more, under `mpirun`, and asks it for one
-//! test function only, the *worker*:
+//! A test that needs several MPI processes runs its own test program once more, under `mpirun`, and requests only one
+//! test function, the *worker*:
 //!
 //! ```ignore
 //! #[test]
@@ -17,8 +17,8 @@
 //! }
 //! ```
 //!
-//! In an ordinary run of all tests the worker function returns at once. `run_workers` counts the ranks that came
-//! to the end, so a misspelt name does not pass.
+//! In an ordinary run of all tests, the worker function returns at once. `run_workers` counts the ranks that reached
+//! the end, so a misspelt name is noticed.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -41,14 +41,14 @@ const GRACE: Duration = Duration::from_secs(5);
 
 const WORKER_VARIABLE: &str = "BIVOUAC_TEST_WORKER";
 
-/// The command that starts MPI jobs, and what it wants to hear.
+/// The command that starts MPI jobs, and the arguments that it needs.
 struct Launcher {
     program: OsString,
     is_open_mpi: bool,
 }
 
 impl Launcher {
-    /// Finds `mpirun`. None, with a loud note, if there is none.
+    /// Finds `mpirun`. Returns `None`, with a loud note, if it is not installed.
     fn find() -> Option<Self> {
         let program = std::env::var_os("BIVOUAC_TEST_MPIRUN").unwrap_or_else(|| "mpirun".into());
         let Ok(answer) = Command::new(&program).arg("--version").stdin(Stdio::null()).output() else {
@@ -72,11 +72,11 @@ impl Launcher {
     }
 }
 
-/// Runs `args` (program first) on `ranks` ranks with additional environment variables and waits for the end of the
-/// job. None if there is no `mpirun`: the caller returns then, the reason has been printed.
+/// Runs `args` (program first) on `ranks` ranks with additional environment variables, and waits for the end of the
+/// job. Returns `None` if `mpirun` is not installed: the reason has then been printed, and the caller returns.
 ///
-/// A job that takes longer than [`LIMIT`] is killed with all its processes, and the test fails. One MPI job runs at
-/// a time, over all test programs: ranks that wait for messages keep a core busy.
+/// A job that takes longer than [`LIMIT`] is killed with all its processes, and the test fails. Only one MPI job runs
+/// at a time, across all test programs, because ranks that wait for messages keep a core busy.
 pub fn mpirun(ranks: u32, args: &[impl AsRef<OsStr>], env: &[(&str, &str)]) -> Option<Output> {
     let launcher = Launcher::find()?;
     let lock = one_at_a_time();
@@ -87,13 +87,13 @@ pub fn mpirun(ranks: u32, args: &[impl AsRef<OsStr>], env: &[(&str, &str)]) -> O
     Some(output)
 }
 
-/// `mpirun -n RANKS`, for a caller that adds the program and [starts](Job::start) it. None, with a loud note, if there is no
-/// `mpirun` here.
+/// `mpirun -n RANKS`, for a caller that adds the program and [starts](Job::start) it. `None`, with a loud note, if
+/// `mpirun` is not installed.
 pub fn mpirun_command(ranks: u32) -> Option<Command> {
     Some(Launcher::find()?.command(ranks))
 }
 
-/// A job that runs beside the test, so that the test can do something to it. Dropping it ends it with all its processes.
+/// A job that runs alongside the test, so that the test can act on it. Dropping it ends it with all its processes.
 pub struct Job {
     child: Child,
     streams: Option<[std::thread::JoinHandle<Vec<u8>>; 2]>,
@@ -116,13 +116,13 @@ impl Job {
         self.child.id()
     }
 
-    /// Has it not ended yet? Fails if it has taken longer than a job may.
+    /// Is the job still running? Fails if it has taken longer than a job may.
     pub fn is_running(&mut self) -> bool {
         assert!(self.started.elapsed() < LIMIT, "the job did not end within {LIMIT:?}");
         self.child.try_wait().expect("our own child can be waited for").is_none()
     }
 
-    /// Waits for its end.
+    /// Waits for the job's end.
     pub fn wait(mut self) -> Output {
         while self.is_running() {
             std::thread::sleep(Duration::from_millis(2));
@@ -142,8 +142,8 @@ impl Drop for Job {
     }
 }
 
-/// Waits until no other MPI job of such tests is running, and keeps others from starting while the file is open. Those of `hosts` and
-/// of `slurm` mostly wait for time limits: each of these programs has a lock of its own, and `hosts` two.
+/// Waits until no other MPI job of these tests is running, and keeps others from starting while the file is open. The tests of `hosts` and
+/// of `slurm` mostly wait for time limits, so each of these programs has its own lock, and `hosts` has two.
 pub fn one_at_a_time() -> std::fs::File {
     let (name, places) = match env!("CARGO_CRATE_NAME") {
         "hosts" => ("hosts", 2),
@@ -165,8 +165,8 @@ pub fn one_at_a_time() -> std::fs::File {
     }
 }
 
-/// Runs one worker function of this test program on `ranks` ranks. Fails if the job fails, or unless every rank came to
-/// the end of the worker. The job's output, for more checks; None if there is no `mpirun`.
+/// Runs one worker function of this test program on `ranks` ranks. Fails if the job fails, or unless every rank reached
+/// the end of the worker. Returns the job's output, for more checks, or `None` if `mpirun` is not installed.
 pub fn run_workers(ranks: u32, worker: &str, env: &[(&str, &str)]) -> Option<Output> {
     let program = std::env::current_exe().expect("a running program has a path");
     let args = [program.as_os_str(), "--exact".as_ref(), worker.as_ref(), "--nocapture".as_ref()];
@@ -192,7 +192,7 @@ fn both_streams(output: &Output) -> String {
     format!("--- stdout\n{out}\n--- stderr\n{err}")
 }
 
-/// Runs a command in a process group of its own; kills all of it and fails when it takes longer than `limit`.
+/// Runs a command in its own process group. If it takes longer than `limit`, kills the whole group and fails.
 fn run_within(mut command: Command, limit: Duration) -> Output {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -224,15 +224,15 @@ fn reader(stream: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut stream) = stream {
-            // An error ends the stream; what came before it is still worth showing.
+            // An error ends the stream; the text before it is still worth showing.
             let _ = stream.read_to_end(&mut bytes);
         }
         bytes
     })
 }
 
-/// Ends a process and everything that it started. Open MPI gives each rank a process group of its own, so the
-/// descendants are looked up before their parent goes.
+/// Ends a process and all its descendants. Open MPI gives each rank a process group of its own, so the descendants are
+/// looked up before their parent ends.
 fn end(child: &mut Child) {
     let descendants = descendants(child.id());
     let pid = Pid::from_child(child);
@@ -264,8 +264,8 @@ fn descendants(of: u32) -> Vec<Pid> {
     found[1..].iter().filter_map(|pid| Pid::from_raw(*pid as i32)).collect()
 }
 
-/// The parent in a line of `/proc/PID/stat`: the second word after the name, which may contain anything but ends at the
-/// last parenthesis.
+/// The parent in a line of `/proc/PID/stat`: the second word after the name, which ends at the last parenthesis and may
+/// contain any character.
 fn parent(stat: &str) -> Option<u32> {
     stat[stat.rfind(')')? + 1..].split_whitespace().nth(1)?.parse().ok()
 }
@@ -289,9 +289,9 @@ mod worker {
     }
 
     impl Worker {
-        /// Initializes MPI. None if this process is not meant to run the worker `name`.
+        /// Initializes MPI. Returns `None` if this process is not meant to run the worker `name`.
         ///
-        /// From here on a panic aborts the job: otherwise the other ranks would wait for ever.
+        /// After this call a panic aborts the job: otherwise the other ranks would wait for ever.
         pub fn start(name: &'static str, threading: Threading) -> Option<Self> {
             if std::env::var(super::WORKER_VARIABLE).ok()? != name {
                 return None;
@@ -320,7 +320,7 @@ mod worker {
             Finalized { name: self.name }
         }
 
-        /// Finalizes MPI and says that this rank came to the end.
+        /// Finalizes MPI and reports that this rank reached the end.
         pub fn finish(self) {
             self.finalize().finish();
         }
@@ -332,9 +332,9 @@ mod worker {
     }
 
     impl Finalized {
-        /// Says that this rank came to the end.
+        /// Reports that this rank reached the end.
         pub fn finish(self) {
-            // One write, so that the lines of several ranks do not mix.
+            // There is only one write, so that the lines of several ranks do not mix.
             let line = format!("{}\n", super::finished_mark(self.name));
             std::io::stdout().write_all(line.as_bytes()).expect("standard output is there");
         }

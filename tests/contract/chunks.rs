@@ -1,4 +1,4 @@
-//! What tables of chunks do on every device.
+//! The contract of chunk tables, for every device.
 
 use bivouac_core::base::digest::digest_bytes;
 use bivouac_core::base::rng::Rng;
@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-/// The versions of a series, and what is known of where their bytes are stored.
+/// The versions of a series, and where their bytes are known to be stored.
 struct Series {
     rng: Rng,
     /// Names and bytes of the regions.
     regions: Vec<(String, Vec<u8>)>,
-    /// Pages before the first region: what a host region takes.
+    /// The number of pages before the first region, which a host region takes.
     pages: usize,
-    /// Of each version the bodies, what was found, and where its regions began.
+    /// For each version: the bodies, the table's answer, and the offsets of its regions.
     versions: BTreeMap<u64, (Vec<u8>, Found, Vec<u64>)>,
 }
 
@@ -29,7 +29,7 @@ impl Series {
         Series { rng, regions, pages: 0, versions: BTreeMap::new() }
     }
 
-    /// Where each region begins, and the bodies.
+    /// The offset of each region, and the bodies.
     fn bodies(&self) -> (Vec<u64>, Vec<u8>) {
         let (mut places, mut bodies) = (Vec::new(), vec![0; self.pages * 4096]);
         for (_, bytes) in &self.regions {
@@ -50,7 +50,7 @@ impl Series {
         Question { operation, allowed, block, fields, kept: None, known: Found::new() }
     }
 
-    /// Lets the version before have stored itself what it said to be stored by one of the versions that may not be referred to now.
+    /// Makes the previous version store the bytes that it had found in versions that may no longer be referred to.
     fn keep(&mut self, asked: &mut Question) {
         let before = asked.operation - 1;
         let names: Vec<String> = asked.fields.iter().map(|field| field.name.clone()).collect();
@@ -58,7 +58,7 @@ impl Series {
         if let Some((_, found, starts)) = self.versions.get_mut(&before).filter(may) {
             let parts = kept(found, &names, before, &asked.allowed, self.rng.chance(1, 4));
             for part in &parts {
-                // What is said of the version from now on, chunk or not: its own place.
+                // From now on this stretch is found in its own version, whether or not it is a chunk.
                 let mut at = 0;
                 for stretch in found.get_mut(&names[part.field]).into_iter().flatten() {
                     if at == part.start {
@@ -71,13 +71,13 @@ impl Series {
         }
     }
 
-    /// Changes some bytes, fills ranges with zeros, moves ranges, takes some from earlier versions, or nothing.
+    /// Changes some bytes, fills ranges with zeros, moves ranges, takes some from earlier versions, or does nothing.
     fn change(&mut self) {
         for _ in 0..self.rng.below(6) {
             let Some((_, bytes)) = self.regions.iter_mut().max_by_key(|(_, bytes)| bytes.len()) else { return };
             let length = self.rng.below(bytes.len() as u64 / 3 + 1) as usize;
             let at = self.rng.below((bytes.len() - length + 1) as u64) as usize;
-            // Most things that move do so by whole words.
+            // Most data moves by whole words.
             let at = if self.rng.chance(3, 4) { at & !31 } else { at };
             match self.rng.below(5) {
                 0 => bytes[at..at + length].fill(0),
@@ -101,7 +101,7 @@ impl Series {
         }
     }
 
-    /// What is said to be stored somewhere is what is stored there, by that version itself.
+    /// Checks that bytes that are said to be stored in a version are stored there, by that version itself.
     fn check(&self, asked: &Question, found: &Found) {
         let (_, bodies) = self.bodies();
         let is_own = |operation: u64, offset: u64, bytes: u64| {
@@ -118,7 +118,7 @@ impl Series {
                     (begin, at, stretch.home)
                 })
             });
-            // Stretches that are stored by others in between would show.
+            // Stretches in between that other versions store would show.
             let mut covered = offset;
             while covered < offset + bytes {
                 let Some((begin, end, home)) = stretches.find(|(_, end, _)| *end > covered) else { return false };
@@ -151,16 +151,16 @@ fn random(rng: &mut Rng, length: u64) -> Vec<u8> {
     (0..length).map(|_| rng.next_u64() as u8).collect()
 }
 
-/// The regions in memory of a device, with some blocks in two places.
+/// The regions in a device's memory, with some blocks in two places.
 fn places(device: &dyn Device, stream: &dyn Stream, series: &mut Series) -> Vec<Place> {
     let mut places = Vec::new();
     for (field, (_, bytes)) in series.regions.iter().enumerate() {
         let mut start = 0;
         while start < bytes.len() {
-            // A block is in two places at most.
+            // A block is in at most two places.
             let left = bytes.len() - start;
             let length = if series.rng.chance(1, 2) { left } else { left.min((1 << 20) + 4160) };
-            // An odd address now and then.
+            // Some addresses are odd.
             let odd = series.rng.below(2) * series.rng.below(16);
             let span = device.allocate(length as u64 + odd).expect("room").part(odd, length as u64).expect("inside");
             stream.upload(&[(&bytes[start..start + length], span.clone())], None).expect("upload");
@@ -181,14 +181,14 @@ fn on_processor(chunks: &mut Chunks, asked: &Question, series: &Series) -> Found
     found
 }
 
-/// All of it is stored by its own file.
+/// The answer if the version's own file stores everything.
 fn whole(asked: &Question) -> Found {
     let stretch =
         |field: &Field| Stretch { bytes: field.bytes, home: Home { operation: asked.operation, offset: field.at } };
     asked.fields.iter().map(|field| (field.name.clone(), vec![stretch(field)])).collect()
 }
 
-/// A table with room for all that a series comes to.
+/// A table with room for everything that a series contains.
 fn table(device: &dyn Device, size: TableSize) -> (Box<dyn ChunkTable>, Chunks) {
     (device.chunk_table(size).expect("room"), size.empty())
 }
@@ -197,7 +197,8 @@ fn stream(device: &dyn Device) -> Arc<dyn Stream> {
     device.stream(Priority::High).expect("a stream")
 }
 
-/// Random changes, all lengths of chunks, blocks and trees, checkpoints that may not be referred to any more, regions that come and grow.
+/// Random changes, all lengths of chunks, blocks and trees, checkpoints that may no longer be referred to, and
+/// regions that appear and grow.
 pub fn tables_find_what_the_processor_finds(device: &dyn Device) {
     let stream = stream(device);
     for seed in 0..24 {
@@ -209,7 +210,7 @@ pub fn tables_find_what_the_processor_finds(device: &dyn Device) {
         let mut series = Series::new(seed, &lengths);
         let blocks = 8 + 2 * lengths.iter().map(|length| length.div_ceil(block)).sum::<u64>();
         let size = TableSize::that_fits(blocks, block, grouping, Some(chunk), 1 << 30).expect("it fits");
-        // Half of them have room for few stretches.
+        // Half of the tables have room for only a few stretches.
         let runs = if rng.chance(1, 2) { (size.leaves() / 4).max(64) } else { size.runs };
         let size = TableSize { entries: 8 * size.entries, runs, ..size };
         let (mut table, mut chunks) = table(device, size);
@@ -219,7 +220,7 @@ pub fn tables_find_what_the_processor_finds(device: &dyn Device) {
                 series.regions.push(("new".into(), bytes));
                 chunks = size.empty();
             }
-            // With none the version is whole.
+            // If no earlier version is allowed, this one is stored whole.
             let is_first = rng.chance(1, 8);
             let allowed = (1..operation).filter(|_| !is_first && rng.chance(3, 4)).collect();
             if rng.chance(1, 4) {
@@ -252,7 +253,7 @@ pub fn tables_find_what_the_processor_finds(device: &dyn Device) {
     }
 }
 
-/// What has not changed needs no place.
+/// Unchanged data needs no place.
 pub fn tables_need_only_what_has_changed(device: &dyn Device) {
     let stream = stream(device);
     let mut series = Series::new(1, &[400_000]);
@@ -264,7 +265,7 @@ pub fn tables_need_only_what_has_changed(device: &dyn Device) {
     series.regions[0].1[70_000] ^= 1;
     let asked = series.question(2, vec![1], 65_536);
     assert!(matches!(table.look(&asked, &[]), Err(DeviceError::Range { .. })), "a block has changed");
-    // It begins anew then, and everything is to be there.
+    // The table then begins anew, and needs all places.
     let asked = series.question(3, vec![1], 65_536);
     assert!(matches!(table.look(&asked, &[]), Err(DeviceError::Range { .. })));
     let all = places(device, &*stream, &mut series);
@@ -279,7 +280,7 @@ pub fn tables_need_only_what_has_changed(device: &dyn Device) {
     assert_eq!(own, 128, "{found:?}");
 }
 
-/// A full table costs duplicates, and nothing that is said is wrong.
+/// A full table costs duplicates, but its answers are never wrong.
 pub fn a_full_table_finds_less_and_nothing_wrong(device: &dyn Device) {
     let stream = stream(device);
     for grouping in [Grouping::List, Grouping::Tree] {
@@ -290,7 +291,7 @@ pub fn a_full_table_finds_less_and_nothing_wrong(device: &dyn Device) {
             let allowed = (operation.max(4) - 3..operation).collect();
             let asked = series.question(operation, allowed, 65_536);
             let places = places(device, &*stream, &mut series);
-            // Zeros are a stretch for each chunk of a list.
+            // In a list, each chunk of zeros is a stretch.
             let found = table.look(&asked, &places).expect("the device works").unwrap_or_else(|| whole(&asked));
             series.check(&asked, &found);
             let (starts, bodies) = series.bodies();

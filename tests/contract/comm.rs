@@ -1,5 +1,5 @@
-//! The contract of `Comm`, as test bodies that each implementation runs: one call per rank, each with that rank's end
-//! of a fresh communicator. The bodies use nothing but the trait, so the same ones run on threads and under `mpirun`.
+//! The contract of `Comm`, as test bodies that each implementation runs. Each rank makes one call, with its end of a
+//! fresh communicator. The bodies use only the trait, so the same bodies run on threads and under `mpirun`.
 
 use crate::limit::LIMIT;
 use bivouac_core::base::Rank;
@@ -34,13 +34,13 @@ pub const BODIES: &[(&str, Body)] = &[
     (LONG_MESSAGES_ARE_ABANDONED, cancel_gives_up_long_messages_that_nobody_takes),
 ];
 
-/// The one body after which a message layer may have to be ended from outside.
+/// The only body after which a message layer may have to be ended from outside.
 pub const LONG_MESSAGES_ARE_ABANDONED: &str = "cancel_gives_up_long_messages_that_nobody_takes";
 
 const ARRIVED: &[u8] = b"\xffbarrier: arrived";
 const GO_ON: &[u8] = b"\xffbarrier: go on";
 
-/// One rank in a test body. Messages of the barrier are kept apart from those of the test.
+/// One rank in a test body. It keeps messages of the barrier apart from those of the test.
 struct Member {
     comm: Box<dyn Comm>,
     early: VecDeque<(Rank, Vec<u8>)>,
@@ -84,7 +84,7 @@ impl Member {
         self.early.pop_front().map(|(from, bytes)| (from.0, bytes)).expect("there is one")
     }
 
-    /// Waits until all ranks are here.
+    /// Waits until all ranks have reached this call.
     fn barrier(&mut self) {
         self.send(0, ARRIVED);
         if self.rank() == 0 {
@@ -96,7 +96,7 @@ impl Member {
         self.go_on = false;
     }
 
-    /// Ends a body: all messages were taken, and all sends leave.
+    /// Ends a body: all messages must have been taken, and all sends must leave.
     fn finish(mut self) {
         self.barrier();
         assert!(self.early.is_empty(), "messages that nobody expected: {:?}", self.early);
@@ -120,7 +120,7 @@ impl Member {
     }
 }
 
-/// The body of a parcel, in memory of its own.
+/// The body of a parcel, in its own memory.
 fn body(bytes: Vec<u8>) -> Slice {
     let range = 0..bytes.len();
     Slice::new(Arc::new(bytes), range).expect("the range is the whole")
@@ -132,7 +132,7 @@ fn wait_until_released(member: &mut Member, bytes: &SharedBytes) {
     assert_eq!(Arc::strong_count(bytes), 1, "nothing is unsent, and the bytes are still lent");
 }
 
-/// Bytes that differ for each sender, number and position.
+/// Bytes that depend on the sender, the number and the position.
 fn pattern(from: u32, number: u32, length: usize) -> Vec<u8> {
     let head = from.to_le_bytes().into_iter().chain(number.to_le_bytes());
     let seed = from.wrapping_mul(31).wrapping_add(number);
@@ -170,7 +170,7 @@ fn every_rank_reaches_every_rank_and_itself(comm: Box<dyn Comm>) {
     member.finish();
 }
 
-/// Lengths around the limits at which MPI libraries change from one way of sending to another.
+/// Lengths around the limits at which MPI libraries change their way of sending.
 const LENGTHS: [usize; 7] = [8, 300_000, 100, 4_096, 70_000, 9, 20_000];
 
 fn messages_of_one_sender_keep_their_order(comm: Box<dyn Comm>) {
@@ -253,7 +253,7 @@ fn receive_says_none_when_nothing_was_sent(comm: Box<dyn Comm>) {
     let mut member = Member::new(comm);
     member.barrier();
     if member.rank() != 0 {
-        // Nobody sends before rank 0 does, which comes last.
+        // No rank sends before rank 0 does, which comes last.
         for _ in 0..200 {
             assert_eq!(member.comm.receive(), Ok(None));
         }
@@ -279,7 +279,7 @@ fn bad_arguments_are_refused_and_harm_nothing(comm: Box<dyn Comm>) {
     member.finish();
 }
 
-/// Lengths of bodies around the limits of ours and of MPI libraries.
+/// Lengths of bodies around this library's limits and those of MPI libraries.
 const BODIES_OF: [usize; 9] = [0, 1, 4 << 10, 1 << 20, MAX_PARCEL_BYTES, 0, 100, 70_000, 300_001];
 
 fn parcels_of_one_sender_keep_their_order(comm: Box<dyn Comm>) {
@@ -343,7 +343,7 @@ fn messages_go_beside_parcels(comm: Box<dyn Comm>) {
     let (me, size) = (member.rank(), member.size());
     let next = (me + 1) % size;
     let before = (me + size - 1) % size;
-    // A conversation goes on while parcels wait for somebody to take them.
+    // A conversation continues while parcels wait to be taken.
     for number in 0..ROUNDS {
         member.send_parcel(next, [u64::from(number); 6], body(pattern(me, number, 500_000)));
         member.send(next, &pattern(me, number, 300));
@@ -353,7 +353,7 @@ fn messages_go_beside_parcels(comm: Box<dyn Comm>) {
         let parcel = member.next_parcel();
         assert_eq!((parcel.from, parcel.label), (Rank(before), [u64::from(number); 6]));
         assert!(parcel.bytes == pattern(before, number, 500_000));
-        // Not given back, which is allowed.
+        // This rank does not give the memory back, which is allowed.
     }
     member.finish();
 }
@@ -369,14 +369,14 @@ fn bad_parcels_are_refused_and_harm_nothing(comm: Box<dyn Comm>) {
     let refused = CommError::ParcelTooLong { rank, to: rank, bytes: MAX_PARCEL_BYTES + 1 };
     assert_eq!(member.comm.send_parcel(rank, [0; 6], whole()), Err(refused));
     assert_eq!((member.comm.unsent_parcels(), Arc::strong_count(&bytes)), (0, 1));
-    // Memory that is not from here is taken or dropped.
+    // Memory from elsewhere is taken or dropped.
     member.comm.recycle(Vec::new());
     member.comm.recycle(vec![7; 100]);
     member.finish();
 }
 
-/// Rank 0 takes no parcel for a while, though it goes on to receive messages. What it has in hand meanwhile is bounded by
-/// what the senders have left.
+/// Rank 0 takes no parcel for a while, although it continues to receive messages. The data that it holds in the meantime is bounded by the
+/// data that the senders have sent.
 fn parcels_that_nobody_takes_stay_with_their_sender(comm: Box<dyn Comm>) {
     const PARCELS: usize = 100;
     const IN_HAND: usize = 16;
@@ -419,7 +419,7 @@ fn quiesce_takes_in_parcels(comm: Box<dyn Comm>) {
         let slice = Slice::new(bytes.clone(), 0..length).expect("it is inside");
         member.send_parcel((me + 1) % size, [number as u64; 6], slice);
     }
-    // One is taken, the others are not.
+    // One parcel is taken, and the others are not.
     assert_eq!(member.next_parcel().label, [0; 6]);
     assert_eq!(member.comm.quiesce(LIMIT), Ok(true));
     assert_eq!((member.comm.unsent_parcels(), Arc::strong_count(&bytes)), (0, 1));

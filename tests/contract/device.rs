@@ -1,4 +1,4 @@
-//! What every device does.
+//! The contract of every device.
 
 use bivouac_core::base::Digest;
 use bivouac_core::base::digest::digest_bytes;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Bytes that differ at every place.
+/// Bytes that differ from place to place.
 fn bytes(count: u64, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..count)
@@ -43,7 +43,7 @@ fn digests(data: &[u8], block: u64) -> Vec<Digest> {
     data.chunks(block as usize).map(digest_bytes).collect()
 }
 
-/// 40 MiB and a bit: more than a piece, several transfers in one call.
+/// Copies 40 MiB and a bit: more than a piece, and several transfers in one call.
 pub fn bytes_go_down_and_up_unchanged(device: &dyn Device) {
     let stream = stream(device);
     let (one, two) = (device.allocate(40 * MIB + 5).expect("room"), device.allocate(3).expect("room"));
@@ -54,7 +54,7 @@ pub fn bytes_go_down_and_up_unchanged(device: &dyn Device) {
     assert!(back == first && small == second);
 }
 
-/// All block sizes, lengths around stripes, items and blocks.
+/// Tries all block sizes, and lengths around stripes, items and blocks.
 pub fn digests_are_those_of_the_definition(device: &dyn Device) {
     let stream = stream(device);
     for block in [4 * KIB, 64 * KIB, 256 * KIB, MIB] {
@@ -66,7 +66,7 @@ pub fn digests_are_those_of_the_definition(device: &dyn Device) {
             assert_eq!(copied.digests().expect("digests"), digests(&data, block), "block {block} length {length}");
             assert!(copied.is_done().expect("done") && copied.seconds().expect("time") >= 0.0);
             assert!(get(&*stream, &to) == data, "block {block} length {length}");
-            // Again without a copy: the scratch of the first call was left clean.
+            // The same is computed again without a copy: the first call must have left the scratch memory clean.
             let read = stream.copy_blocks(vec![Run::whole(from, None, 0)], block).expect("digest only");
             assert_eq!(read.digests().expect("digests"), digests(&data, block), "block {block} length {length}");
         }
@@ -76,7 +76,7 @@ pub fn digests_are_those_of_the_definition(device: &dyn Device) {
     assert_eq!(nothing.digests().expect("digests"), []);
 }
 
-/// A region scattered over pieces whose borders do not respect blocks or items.
+/// A region may be scattered over pieces that do not end at the borders of blocks or items.
 pub fn a_block_may_lie_in_several_runs(device: &dyn Device) {
     let stream = stream(device);
     let (length, block) = (2 * MIB + 333, 256 * KIB);
@@ -102,7 +102,7 @@ pub fn a_block_may_lie_in_several_runs(device: &dyn Device) {
     assert!(get(&*stream, &to) == data);
 }
 
-/// Applications hand over what they have: any address, any length.
+/// Applications pass the memory that they have, with any address and any length.
 pub fn odd_addresses_and_lengths_are_copied_whole(device: &dyn Device) {
     let stream = stream(device);
     let (source, target) = (device.allocate(MIB).expect("room"), device.allocate(MIB).expect("room"));
@@ -129,7 +129,7 @@ pub fn memory_is_mapped_step_by_step(device: &dyn Device) {
     assert!(matches!(range.span(0, step), Err(DeviceError::Range { .. })));
     range.map(step, step).expect("map");
     range.map(2 * step, step).expect("map");
-    // A span may cross steps, and holds data.
+    // A span may cross steps, and keeps its data.
     let span = range.span(step + 64, 2 * step - 64).expect("mapped");
     let data = bytes(span.bytes(), 4);
     put(&*stream, &span, &data);
@@ -165,7 +165,7 @@ pub fn ranges_that_are_wrong_are_refused(device: &dyn Device) {
     assert!(matches!(stream.download(&mut [(short.clone(), &mut host)], None), Err(DeviceError::Range { .. })));
     assert!(matches!(stream.upload(&[(&host, short.clone())], None), Err(DeviceError::Range { .. })));
     assert!(matches!(stream.copy(&short, &span), Err(DeviceError::Range { .. })));
-    // The stream is as good as before.
+    // The stream still works as before.
     assert!(stream.copy_blocks(vec![Run::whole(span, None, 0)], 4096).is_ok());
     stream.finish().expect("works");
 }
@@ -188,7 +188,7 @@ pub fn copies_on_a_stream_keep_their_order(device: &dyn Device) {
     put(&*stream, &one, &first);
     put(&*stream, &two, &second);
     let spare = device.allocate(8 * MIB).expect("room");
-    // A swap, without waiting in between.
+    // The copies swap two spans, without waiting in between.
     let copies: Vec<_> = [(&one, &spare), (&two, &one), (&spare, &two)]
         .into_iter()
         .map(|(from, to)| {
@@ -202,7 +202,7 @@ pub fn copies_on_a_stream_keep_their_order(device: &dyn Device) {
     assert!(get(&*stream, &two) == second);
 }
 
-/// A region without bytes has no block, and the number of one that another region has.
+/// A region without bytes has no block; its block number is one that another region has.
 pub fn empty_regions_may_stand_anywhere(device: &dyn Device) {
     let stream = stream(device);
     let (from, to) = (device.allocate(3 * 4096 + 1).expect("room"), device.allocate(3 * 4096 + 1).expect("room"));
@@ -229,7 +229,7 @@ pub fn empty_regions_may_stand_anywhere(device: &dyn Device) {
     assert!(stream.copy_blocks(vec![empty(3)], 4096).expect("nothing").digests().is_ok());
 }
 
-/// Memory is unmapped, or given to somebody else, only when the copies from and to it have ended.
+/// Memory may be unmapped, or given to others, only when the copies from and to it have ended.
 pub fn spans_may_go_while_a_copy_is_on_its_way(device: &dyn Device) {
     let stream = stream(device);
     let size = 64 * MIB;
@@ -247,7 +247,7 @@ pub fn spans_may_go_while_a_copy_is_on_its_way(device: &dyn Device) {
     device.free_memory().expect("the device is not lost");
 }
 
-/// Host memory may be pinned in part, and two threads may use one stream.
+/// Host memory may be pinned in part. Two threads may use one stream.
 pub fn pinned_and_other_memory_mix_in_a_transfer(device: &dyn Device) {
     let stream = stream(device);
     let stream = &*stream;
@@ -273,7 +273,7 @@ pub fn pinned_and_other_memory_mix_in_a_transfer(device: &dyn Device) {
     });
 }
 
-/// Sets it when it is dropped, also by a panic.
+/// Sets the flag when it is dropped, even by a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -282,8 +282,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Pinned ranges may overlap, touch and have gaps between them, and come and go beside transfers. For the host twin this is a transfer
-/// like any other.
+/// Pinned ranges may overlap, touch each other, have gaps between them, and appear and disappear during transfers. For the host twin this
+/// is an ordinary transfer.
 pub fn a_transfer_goes_through_whatever_is_pinned(device: &dyn Device) {
     let stream = stream(device);
     let stream = &*stream;
@@ -325,13 +325,13 @@ pub fn a_transfer_goes_through_whatever_is_pinned(device: &dyn Device) {
     });
 }
 
-/// The memory is the caller's again, whatever the gate does: nothing of the transfer may still be under way.
+/// The memory belongs to the caller again, whatever the gate does, so no part of the transfer may still be under way.
 pub fn a_gate_that_panics_leaves_no_copy_under_way(device: &dyn Device) {
     let stream = stream(device);
     let data = bytes(40 * MIB, 21);
     let (range, back) = HostRange::leaked(vec![0; data.len() + 4096].leak());
     let skip = range.address().next_multiple_of(4096) - range.address();
-    // Of pinned memory the device writes to the target itself; of other memory through buffers of ours.
+    // Into pinned memory the device writes directly; into other memory it goes through the library's own buffers.
     for pinned in [true, false] {
         let memory = range.part(skip as u64, 40 * MIB).expect("inside");
         let registration = pinned.then(|| device.pin(&memory).expect("pinned"));
@@ -339,7 +339,7 @@ pub fn a_gate_that_panics_leaves_no_copy_under_way(device: &dyn Device) {
         stream.upload(&[(&data, span.clone())], None).expect("upload");
         let target = &mut back[skip..skip + data.len()];
         target.fill(0);
-        // Work that keeps the stream busy, so that the first piece cannot be there by chance.
+        // This work keeps the stream busy, so that the first piece cannot be there by chance.
         (0..60).for_each(|_| stream.copy(&busy, &other).expect("enqueued"));
         let mut pieces = 0;
         let mut gate = |_bytes: u64| {
@@ -353,7 +353,7 @@ pub fn a_gate_that_panics_leaves_no_copy_under_way(device: &dyn Device) {
         let left = target.to_vec();
         stream.finish().expect("finished");
         assert!(target == left, "what was under way was waited for");
-        // Buffers that the device still wrote to would be handed out again here.
+        // If the device still wrote to a buffer, that buffer would be handed out again here.
         stream.download(&mut [(span, &mut *target)], None).expect("download");
         assert!(target == data);
         drop(registration);
@@ -381,7 +381,7 @@ pub fn a_gate_sees_every_byte(device: &dyn Device) {
     }
 }
 
-/// More runs than fit into kernel arguments.
+/// Gathers more runs than fit into kernel arguments.
 pub fn many_small_regions_are_gathered(device: &dyn Device) {
     let stream = stream(device);
     let (count, length) = (1000, 10_007);
@@ -408,7 +408,7 @@ pub fn many_small_regions_are_gathered(device: &dyn Device) {
     }
 }
 
-/// Empty ones, odd ones, many small ones that are gathered, and large ones among them; pinned memory, too.
+/// Some pieces are empty, some are odd, many are small and are gathered, and some among them are large; some memory is pinned.
 pub fn pieces_of_all_sizes_come_up_with_their_digests(device: &dyn Device) {
     let stream = stream(device);
     let few = [0, 1, 4096, 100_003];
@@ -433,7 +433,7 @@ pub fn pieces_of_all_sizes_come_up_with_their_digests(device: &dyn Device) {
         for (piece, span) in copies.iter().step_by(97) {
             assert!(get(&*stream, span) == *piece, "a piece of {}", piece.len());
         }
-        // A piece that does not fit its place is refused, whichever it is.
+        // A piece that does not fit its place is refused, whichever piece it is.
         let mut wrong = copies.clone();
         let short = wrong.iter().position(|(piece, _)| piece.len() > 1).expect("one");
         wrong[short].0 = &wrong[short].0[1..];
@@ -441,7 +441,7 @@ pub fn pieces_of_all_sizes_come_up_with_their_digests(device: &dyn Device) {
     }
 }
 
-/// A whole number of pages of memory that is pinned for as long as the answer lives, and the same memory, lent out.
+/// A whole number of pages of memory that stays pinned as long as the returned object lives, and the same memory as a target.
 fn lent(device: &dyn Device, bytes: u64) -> (Box<dyn Pinned>, Arc<Target>) {
     let (range, memory) = HostRange::leaked(vec![0x77; bytes as usize + 4096].leak());
     let skip = range.address().next_multiple_of(4096) - range.address();
@@ -451,7 +451,8 @@ fn lent(device: &dyn Device, bytes: u64) -> (Box<dyn Pinned>, Arc<Target>) {
 
 const CARRIERS: [Carrier; 3] = [Carrier::Engine, Carrier::Kernel(1), Carrier::Kernel(8)];
 
-/// Blocks from all over a region to all over the target, the last one shorter; more of them than travel as arguments of a kernel.
+/// Sends blocks from all over a region to all over the target, with a shorter last one; there are more blocks than fit into the
+/// arguments of a kernel.
 pub fn what_is_sent_arrives_with_its_digests(device: &dyn Device) {
     let stream = stream(device);
     for (block, count) in [(4 * KIB, 300), (64 * KIB, 70), (256 * KIB, 9), (MIB, 3)] {
@@ -460,9 +461,9 @@ pub fn what_is_sent_arrives_with_its_digests(device: &dyn Device) {
         put(&*stream, &span, &data);
         for carrier in CARRIERS {
             let (pinned, target) = lent(device, 2 * block * count);
-            // Every third block is left out.
+            // Every third block is skipped.
             let parts = (0..count).step_by(3).map(|first| (first * block, (length - first * block).min(2 * block)));
-            // In two sendings.
+            // They go in two sendings.
             let to = || target.part(0, target.bytes()).expect("all");
             let all: Vec<SentPart> =
                 parts.clone().map(|(at, bytes)| SentPart { from: at, to: 2 * at, bytes }).collect();
@@ -506,7 +507,7 @@ pub fn what_cannot_be_sent_is_refused(device: &dyn Device) {
             assert!(matches!(refused, Err(DeviceError::Range { .. })), "{block} {carrier:?}");
         }
         assert_eq!(stream.send(Vec::new(), 4 * KIB, carrier).expect("nothing").digests().expect("nothing"), []);
-        // The twin reaches all memory.
+        // The host twin can write to all memory.
         if device.info().kind == "cuda" {
             let target = Target::leaked(vec![0; 4096].leak());
             let parts = vec![SentPart { from: 0, to: 0, bytes: 4096 }];
@@ -518,7 +519,7 @@ pub fn what_cannot_be_sent_is_refused(device: &dyn Device) {
     assert!(target.part(MIB, 1).is_err());
 }
 
-/// What is enqueued behind a moment of another stream finds what that has done; threads do not wait.
+/// Work that is enqueued after a wait for a moment of another stream sees that stream's results; threads do not wait.
 pub fn a_stream_waits_for_a_moment_of_another(device: &dyn Device) {
     let (one, two) = (stream(device), stream(device));
     let size = 64 * MIB;
@@ -526,7 +527,7 @@ pub fn a_stream_waits_for_a_moment_of_another(device: &dyn Device) {
     for round in 0..6 {
         let data = bytes(size, 30 + round);
         put(&*one, &first, &data);
-        // Long enough that the other stream would be first.
+        // This takes long enough that the other stream would otherwise be first.
         for _ in 0..20 {
             one.copy(&first, &far).expect("enqueued");
         }
@@ -544,10 +545,11 @@ pub fn a_stream_waits_for_a_moment_of_another(device: &dyn Device) {
     assert!(matches!(one.wait_for(&*stranger), Err(DeviceError::Foreign { .. })));
 }
 
-/// First byte, bytes of a row, and how often in which distance it is there again.
+/// The first byte, the bytes of a row, and, for each dimension, the number of repetitions and their distance.
 type Shape = (u64, u64, &'static [(u64, u64)]);
 
-/// Rows of all widths, at addresses and distances of all alignments, in up to three dimensions; from the middle of one row to that of another.
+/// Rows of all widths, at addresses and distances of all alignments, in up to three dimensions. A part may begin and end
+/// in the middle of a row.
 fn some_rows(device: &dyn Device, stream: &dyn Stream) -> Vec<(Rows, Vec<u8>)> {
     let mut all = Vec::new();
     let shapes: [Shape; 11] = [
@@ -564,7 +566,7 @@ fn some_rows(device: &dyn Device, stream: &dyn Stream) -> Vec<(Rows, Vec<u8>)> {
         (0, 128, &[(4, 0x1_0000), (1, 1), (2, 4096), (1, 0), (3, 1024), (2, 512), (2, 256)]),
     ];
     for (seed, (first, row, again)) in (0..).zip(shapes) {
-        // Slowest first.
+        // The slowest dimension comes first.
         let mut again = again.to_vec();
         again.sort_by_key(|(_, distance)| std::cmp::Reverse(*distance));
         let end = first + row + again.iter().map(|(count, distance)| (count - 1) * distance).sum::<u64>();
@@ -592,7 +594,7 @@ pub fn rows_are_packed(device: &dyn Device) {
     let all = some_rows(device, &*stream);
     let whole =
         |(rows, _): &(Rows, Vec<u8>), packed: u64| RowCopy { rows: rows.clone(), at: 0, bytes: rows.bytes(), packed };
-    // One by one, and parts of them to places of other alignments.
+    // First the rows go one by one, and parts of them go to places of other alignments.
     for case @ (rows, expected) in &all {
         let to = device.allocate(rows.bytes() + 16).expect("room");
         for (at, bytes, packed) in
@@ -606,7 +608,7 @@ pub fn rows_are_packed(device: &dyn Device) {
             assert!(found[..begin].iter().chain(&found[end..]).all(|byte| *byte == 0x5a), "{rows:?} from {at}");
         }
     }
-    // Many together: more than travel as arguments.
+    // Then many go together, more than fit into kernel arguments.
     let (mut copies, mut expected) = (Vec::new(), Vec::new());
     for case in all.iter().cycle().take(200) {
         copies.push(whole(case, expected.len() as u64));
@@ -629,7 +631,7 @@ pub fn rows_are_scattered_and_gathered_and_what_is_between_them_stays(device: &d
             let before = get(&*stream, rows.span());
             let data = bytes(rows.bytes(), 200 + round);
             one.memory().expect("empty")[..data.len()].copy_from_slice(&data);
-            // In two parts, the second one first.
+            // They go in two parts, the second one first.
             let half = rows.bytes() / 2 + 1;
             let part = |at, bytes| RowCopy { rows: rows.clone(), at, bytes, packed: at };
             one.scatter(&[part(half, rows.bytes() - half), part(0, half)]).expect("enqueued");
@@ -646,7 +648,7 @@ pub fn rows_are_scattered_and_gathered_and_what_is_between_them_stays(device: &d
             assert!(get(&*stream, rows.span()) == expected, "{rows:?}");
         }
     }
-    // Many together, from several threads.
+    // Many go together, from several threads.
     let (first, _) = &all[0];
     let count = first.bytes() / 64;
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Where the damage tests happen: private directories, jobs of the worker program in them, and what the ranks wrote down.
+//! The environment of the damage tests: private directories, jobs of the worker program in them, and the lines that the ranks wrote.
 
 use crate::case::{Case, files};
 use crate::common::limit::lines_written_to;
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-/// Ranks of every job here.
+/// The number of ranks in every job here.
 pub const RANKS: usize = 4;
 
-/// The worker, which Cargo builds beside the tests: `target/<profile>/examples/damage-worker`.
+/// The worker, which Cargo builds with the tests: `target/<profile>/examples/damage-worker`.
 pub fn worker() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let path = own.ancestors().nth(2).unwrap().join("examples/damage-worker");
@@ -30,7 +30,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// Directories for the tiers of one job, removed at the end. The memory tier is in shared memory.
+/// Directories for the tiers of one job, removed at the end. The memory tier's directory is in shared memory.
 pub struct Bed {
     _folders: Vec<tempfile::TempDir>,
     pub memory: PathBuf,
@@ -39,17 +39,17 @@ pub struct Bed {
     pub out: PathBuf,
     pub program: PathBuf,
     pub env: BTreeMap<String, String>,
-    /// Words before `mpirun`.
+    /// The words of the command before `mpirun`.
     pub wrapper: Vec<String>,
 }
 
 impl Bed {
-    /// Everything in shared memory: quick.
+    /// All directories are in shared memory, which is quick.
     pub fn in_memory() -> Bed {
         Bed::new(Path::new("/dev/shm"))
     }
 
-    /// Local and global tier on the disk of the build directory.
+    /// The local and the global tier are on the disk of the build directory.
     pub fn on_disk() -> Bed {
         Bed::new(Path::new(env!("CARGO_TARGET_TMPDIR")))
     }
@@ -71,7 +71,7 @@ impl Bed {
         for directory in [&bed.memory, &bed.local, &bed.global, &bed.out] {
             fs::create_dir_all(directory).unwrap();
         }
-        // Open MPI's own segments, which killed ranks may leave behind, go with the rest.
+        // Open MPI's own segments, which killed ranks may leave behind, are removed with the bed.
         let messages = bed.memory.with_file_name("messages");
         fs::create_dir(&messages).unwrap();
         fs::set_permissions(&messages, fs::Permissions::from_mode(0o777)).unwrap();
@@ -88,7 +88,7 @@ impl Bed {
         self._folders[0].path()
     }
 
-    /// Starts the worker; None (with a loud note) without MPI.
+    /// Starts the worker. Returns `None`, with a loud note, without MPI.
     pub fn start(&self, args: &[&str]) -> Option<Running<'_>> {
         fs::remove_dir_all(&self.out).and_then(|()| fs::create_dir(&self.out)).unwrap();
         fs::set_permissions(&self.out, fs::Permissions::from_mode(0o777)).unwrap();
@@ -110,7 +110,7 @@ impl Bed {
         Some(Running { bed: self, job: Job::start(command) })
     }
 
-    /// Runs the worker to its end, which must be a good one.
+    /// Runs the worker to its end, which must be successful.
     pub fn run(&self, args: &[&str]) -> Option<Told> {
         Some(self.start(args)?.finish())
     }
@@ -133,7 +133,7 @@ pub struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// `mpirun`'s process; with a wrapper the same one, because wrappers exec.
+    /// The process of `mpirun`, even with a wrapper, because wrappers exec.
     pub fn pid(&self) -> u32 {
         self.job.pid()
     }
@@ -142,7 +142,7 @@ impl Running<'_> {
         self.job.is_running()
     }
 
-    /// Waits until rank `rank` has written a line that starts with `line`; false if the job ends before.
+    /// Waits until rank `rank` has written a line that starts with `line`. Returns false if the job ends earlier.
     pub fn wait_for(&mut self, rank: usize, line: &str) -> bool {
         loop {
             let running = self.is_running();
@@ -169,28 +169,28 @@ impl Running<'_> {
         File::create(self.bed.out.join(format!("go-{version}"))).unwrap();
     }
 
-    /// The process of a rank, if it has written it down.
+    /// The process of a rank, if the rank has written its number.
     pub fn rank_pid(&self, rank: usize) -> Option<Pid> {
         let log = self.bed.log(rank);
         Pid::from_raw(log.lines().find_map(|line| line.strip_prefix("pid="))?.parse().ok()?)
     }
 
-    /// SIGKILL to these ranks, as close together as can be.
+    /// Sends SIGKILL to these ranks, as close together as possible.
     pub fn kill(&self, ranks: &[usize]) {
         let pids: Vec<Pid> = ranks.iter().filter_map(|rank| self.rank_pid(*rank)).collect();
         for pid in pids {
-            // It may have ended by itself.
+            // The process may have ended already.
             let _ = kill_process(pid, Signal::KILL);
         }
     }
 
-    /// Waits for the end, whatever it is.
+    /// Waits for the job's end, whatever its status.
     pub fn end(self) -> Told {
         let output = self.job.wait();
         self.bed.told(Some(&output))
     }
 
-    /// Waits for the end, which must be a good one on all ranks.
+    /// Waits for the job's end, which must be successful on all ranks.
     pub fn finish(self) -> Told {
         let output = self.job.wait();
         let told = self.bed.told(Some(&output));
@@ -200,7 +200,7 @@ impl Running<'_> {
     }
 }
 
-/// What a job has told.
+/// The output of a job.
 pub struct Told {
     pub ranks: Vec<String>,
     pub streams: String,
@@ -216,12 +216,12 @@ impl std::fmt::Debug for Told {
 }
 
 impl Told {
-    /// The lines of a rank that start with `word`, without it.
+    /// The lines of a rank that start with `word`, without that word.
     pub fn lines<'a>(&'a self, rank: usize, word: &'a str) -> Vec<&'a str> {
         self.ranks[rank].lines().filter_map(|line| line.strip_prefix(word)).collect()
     }
 
-    /// The only such line.
+    /// The only line of a rank that starts with `word`, without that word.
     pub fn line<'a>(&'a self, rank: usize, word: &'a str) -> &'a str {
         let lines = self.lines(rank, word);
         assert_eq!(lines.len(), 1, "rank {rank}: lines that start with {word:?}\n{self:?}");
@@ -236,8 +236,8 @@ impl Told {
     }
 }
 
-/// A store in which every tier holds version [`Store::NEWEST`], left behind by ranks that were all killed at once: the memory
-/// segment holds the newest version, the local tier the newest two, the global tier the newest three.
+/// A store in which every tier holds version [`Store::NEWEST`], left behind by ranks that were all killed at once. The memory segment holds
+/// the newest version, the local tier the newest two, and the global tier the newest three.
 pub struct Store {
     pub bed: Bed,
 }
@@ -253,16 +253,16 @@ impl Store {
         let held = (Store::NEWEST + 1).to_string();
         let mut job = bed.start(&["run", "--versions", &held, "--hold", &held, "--wait", "system"])?;
         job.wait_for_hold(Store::NEWEST + 1);
-        // Retention and the record of the local level are not waited for by anybody.
+        // Nobody waits for retention or for the record of the local level.
         let manifests = || [files(&bed.local, "manifest"), files(&bed.global, "manifest")];
-        // With references more of them stay, and nothing says how many: until none has gone for a while.
+        // With references, more manifests stay, and nothing says how many: this waits until none has gone for a while.
         let is_reduced = std::env::var("BIVOUAC_REDUCTION_METHOD").is_ok_and(|method| method != "full");
         let (mut last, mut since) = (manifests(), Instant::now());
         let begun = Instant::now();
         while !(is_reduced && since.elapsed() > Duration::from_millis(500)) {
             assert!(job.is_running(), "the job ended early");
             let now = manifests();
-            // Seen once (ci/README.md): what there is then says more than that it took too long.
+            // This has been seen once (ci/README.md). The manifests that are there then say more than that the wait took too long.
             assert!(begun.elapsed() < Duration::from_secs(100), "manifests stay {now:?}; rank 0: {}", job.bed.log(0));
             if !is_reduced && now[0].len() == 2 && now[1].len() == 3 {
                 break;
@@ -277,7 +277,7 @@ impl Store {
         Some(Store { bed })
     }
 
-    /// A copy, in a folder of this name.
+    /// Makes a copy, in a folder with this name.
     pub fn copy(&self, parent: &Path, name: &str) -> Case {
         Case::copy([&self.bed.memory, &self.bed.local, &self.bed.global], parent, name)
     }

@@ -1,4 +1,4 @@
-//! Copies of stores, to be damaged: where their files are, and how to copy what is full of holes.
+//! Copies of stores, to be damaged: the places of their files, and how to copy files that are full of holes.
 
 use rustix::fs::SeekFrom;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// A copy of a store with these directories for memory, local and global tier, in a folder of this name.
+    /// Copies a store with these directories for memory, local and global tier into a folder with this name.
     pub fn copy(tiers: [&Path; 3], parent: &Path, name: &str) -> Case {
         let folder = parent.join(name);
         for (tier, from) in ["memory", "local", "global"].into_iter().zip(tiers) {
@@ -25,7 +25,7 @@ impl Case {
         self.folder.join(tier)
     }
 
-    /// Loses a tier.
+    /// Removes a tier.
     pub fn lose(&self, tier: &str) {
         fs::remove_dir_all(self.tier(tier)).unwrap();
         fs::create_dir(self.tier(tier)).unwrap();
@@ -47,7 +47,7 @@ impl Case {
         found[0].clone()
     }
 
-    /// The versions that a tier holds; with references more than are kept by number.
+    /// The versions that a tier holds. With references, these are more versions than retention keeps by number.
     pub fn versions(&self, tier: &str) -> Vec<u64> {
         versions(&self.tier(tier))
     }
@@ -67,12 +67,12 @@ pub fn versions(folder: &Path) -> Vec<u64> {
     files(folder, "manifest").iter().filter_map(version).collect()
 }
 
-/// All files below a folder whose names end like this.
+/// All files below a folder whose names end with this text.
 pub fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut left = vec![folder.to_owned()];
     while let Some(folder) = left.pop() {
-        // Retention may delete while we look.
+        // Retention may delete files during this walk.
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             let path = entry.path();
             if path.is_dir() {
@@ -90,7 +90,7 @@ pub fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        // A copy of a local directory is of the store that is beside it.
+        // The copy of a local directory belongs to the copied store next to it.
         if entry.file_name() == "of-store" {
             continue;
         }
@@ -104,7 +104,8 @@ pub fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies the data of a file and leaves its holes holes: a segment is nearly all holes, and one more of them is damage.
+/// Copies the data of a file and keeps its holes: a segment consists almost entirely of holes, and
+/// an extra one is damage.
 pub fn copy_sparse(from: &Path, to: &Path) -> io::Result<()> {
     let (source, target) = (File::open(from)?, File::create(to)?);
     let length = source.metadata()?.len();

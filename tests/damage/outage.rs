@@ -1,5 +1,5 @@
-//! Storage that fails under a running job: file systems that fill up, turn read-only, refuse or vanish, and memory that is
-//! too small. The application runs to its end whatever happens; the ranks hear one verdict.
+//! Storage that fails under a running job: file systems that fill up, become read-only, refuse access or vanish, and memory that is too
+//! small. The application runs to its end in all cases, and its ranks hear the same verdict.
 
 use crate::bed::{Bed, RANKS, Running, Told, worker};
 use crate::case::{copy_tree, files};
@@ -14,7 +14,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// May this process mount file systems in a namespace of its own? Says loudly if not.
+/// May this process mount file systems in a namespace of its own? Prints a loud note if it may not.
 fn can_mount(test: &str) -> bool {
     let script = "mount -t tmpfs -o size=1m bivouac-probe /mnt";
     let tried = Command::new("unshare").args(["-m", "sh", "-c", script]).stderr(Stdio::null()).status();
@@ -27,7 +27,7 @@ fn can_mount(test: &str) -> bool {
     can
 }
 
-/// A bed whose jobs run as an ordinary user: as nobody if the tests run as root, otherwise as ourselves.
+/// A bed whose jobs run as an ordinary user: as `nobody` if the tests run as root, and otherwise as the user who runs the tests.
 fn ordinary_bed() -> Bed {
     let mut bed = Bed::new(&std::env::temp_dir());
     if is_root() {
@@ -54,7 +54,7 @@ fn as_nobody() -> Vec<String> {
     ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"].map(Into::into).into()
 }
 
-/// The same, with a small file system of its own at `at` that only the job sees.
+/// Gives a bed a small file system of its own at `at` that only the job sees.
 fn mount_for(bed: &mut Bed, at: &Path, size: &str) {
     let options = format!("size={size},mode=700,uid={NOBODY},gid={NOBODY}");
     let script = format!("mount -t tmpfs -o {options} bivouac-test \"$0\" && exec \"$@\"");
@@ -63,15 +63,15 @@ fn mount_for(bed: &mut Bed, at: &Path, size: &str) {
     bed.wrapper = wrapper;
 }
 
-/// Runs a shell command where the job's mounts can be seen.
+/// Runs a shell command in the job's mount namespace.
 fn inside(job: &Running<'_>, script: &str) {
     let target = job.pid().to_string();
     let output = Command::new("nsenter").args(["-t", &target, "-m", "sh", "-c", script]).output().unwrap();
     assert!(output.status.success(), "{script}: {output:?}");
 }
 
-/// The lines that start with `word`, sorted. They must be the same on all ranks, though not at the same moment: a rank may
-/// hear of one version's level before or after another version's.
+/// The lines that start with `word`, sorted. All ranks must have the same lines, but not in the same order: a rank may hear of one
+/// version's level before or after another version's.
 fn same<'a>(told: &'a Told, word: &'a str) -> Vec<&'a str> {
     let sorted = |rank| {
         let mut lines = told.lines(rank, word);
@@ -95,12 +95,12 @@ fn committed(told: &Told, level: &str) -> Vec<u64> {
     versions
 }
 
-/// The digest that a run of so many versions ends with when nothing happens to it.
+/// The digest with which an undisturbed run of this many versions ends.
 fn digest(versions: &str) -> String {
     Bed::in_memory().run(&["run", "--versions", versions]).unwrap().line(0, "digest ").to_owned()
 }
 
-/// Which tier fails.
+/// The tier that fails.
 #[derive(Clone, Copy, PartialEq)]
 enum Tier {
     Local,
@@ -127,8 +127,8 @@ impl Tier {
 
 /// A tier that fails while versions 3 and 4 are taken, and works again for 5 to 7.
 ///
-/// `fail` and `heal` get the job and the tier's directory; `errors` are the words for the system's answer, one of which
-/// every verdict of that time must contain, besides a path in the tier.
+/// `fail` and `heal` get the job and the tier's directory. `errors` are words of the system's error messages: every
+/// verdict during the failure must contain one of them, and a path in the tier.
 fn outage(
     bed: &Bed,
     tier: Tier,
@@ -144,7 +144,7 @@ fn outage(
     job.go(3);
     job.wait_for_hold(5);
     heal(&job, &root);
-    // What is there now, as a restart would find it.
+    // This copies what a restart would find now.
     inside_or_here(&job, bed, &root, &seen);
     job.go(5);
     let told = job.finish();
@@ -161,14 +161,14 @@ fn outage(
         assert!(verdicts[0].contains(path) && verdicts[0].contains("os error"), "no path, no errno: {}", verdicts[0]);
         assert!(errors.iter().any(|error| verdicts[0].contains(error)), "{errors:?}: {}", verdicts[0]);
     }
-    // The root alone says it, and ranks that say the same are named together.
+    // Only the root prints the line, and names ranks with the same error together.
     let said = |level: &str| {
         let word = format!("level={level} culprits=");
         told.streams.lines().filter(|line| line.contains("event=abandoned") && line.contains(&word)).count()
     };
-    // One line when it begins and one when it ends, though two versions were refused.
+    // One line is printed when the outage begins and one when it ends, although two versions were refused.
     assert_eq!((said(tier.level()), said(tier.other_level())), (1, 0), "{told:?}");
-    // Versions 5 and 6 may be decided on side by side: the first that is heard of says it.
+    // Versions 5 and 6 may be decided at the same time: the line names the version whose verdict arrives first.
     let again = format!("event=reached-again level={} version=", tier.level());
     let again: Vec<&str> = told.streams.split(&again).skip(1).filter_map(|line| line.lines().next()).collect();
     assert!(again.len() == 1 && ["5 refused=2", "6 refused=2"].contains(&again[0]), "{again:?}\n{told:?}");
@@ -176,7 +176,7 @@ fn outage(
     let failures = |rank| told.counter(rank, "stats ", &format!("level_failures.{}", tier.name()));
     assert!((0..RANKS).all(|rank| failures(rank) == 2), "{told:?}");
 
-    // Earlier versions have not suffered.
+    // Earlier versions are unharmed.
     let mut before = Bed::in_memory();
     let case = before.folder().join("seen");
     copy_tree(&seen, &case.join(tier.name())).unwrap();
@@ -249,12 +249,12 @@ fn read_only(tier: Tier) {
     let mut bed = ordinary_bed();
     let root = tier.root(&bed);
     mount_for(&mut bed, &root, "64m");
-    // A remount would be refused while the run's claim is open for writing, unlike that of a kernel that has met an
-    // error. So a read-only view of the file system is laid over it.
+    // The kernel makes a file system read-only after an error, but refuses such a remount while the run's claim is open
+    // for writing. So the test puts a read-only view of the file system on top.
     let over = |job: &Running<'_>, root: &Path| {
         inside(job, &format!("mount --bind {0} {0} && mount -o remount,bind,ro {0}", root.display()));
     };
-    // Lazily: the run holds the directory that it sees.
+    // The unmount is lazy, because the run holds the directory that it sees.
     let off = |job: &Running<'_>, root: &Path| inside(job, &format!("umount -l {}", root.display()));
     outage(&bed, tier, &["Read-only file system (os error 30)"], over, off);
 }
@@ -290,7 +290,7 @@ fn a_global_directory_that_refuses_costs_its_level_and_nothing_else() {
     forbidden(Tier::Global);
 }
 
-/// The directory is moved away, and something else stands there; later it comes back.
+/// The directory is moved away, and something else takes its place; later the directory returns.
 fn gone(tier: Tier) {
     let bed = ordinary_bed();
     let aside = bed.folder().join("aside");
@@ -360,7 +360,7 @@ fn a_memory_segment_removed_under_us_costs_its_level_and_is_told_once() {
 // ---------------------------------------------------------------------------------------------------------------------
 // Memory that is too small
 
-/// Takes three versions, is killed, and restores the third from the local tier. What the first run told until then.
+/// Takes three versions, is killed, and restores the third from the local tier. Returns the first run's output.
 fn three_versions_and_a_kill(bed: &Bed) -> Option<Told> {
     let args = ["run", "--versions", "4", "--hold", "4", "--elements", "400001", "--wait", "node-reboot"];
     let mut job = bed.start(&args)?;
@@ -397,13 +397,13 @@ fn a_memory_budget_smaller_than_one_shard_captures_to_the_next_tier_and_says_so(
 fn a_memory_budget_of_one_to_two_shards_is_a_staging_buffer_and_no_level() {
     for progress in ["auto", "stepped"] {
         let mut bed = Bed::in_memory();
-        // Shards of 3.2 MB take 4 MiB: room for one of each rank, and one more.
+        // Shards of 3.2 MB take 4 MiB, so there is room for one of each rank, and one more.
         bed.set("BIVOUAC_MEMORY_BUDGET", "20 MiB").set("BIVOUAC_ENGINE_PROGRESS", progress);
         let Some(killed) = three_versions_and_a_kill(&bed) else { return };
         assert_eq!(committed(&killed, "process"), [0; 0], "{killed:?}");
         assert_eq!(committed(&killed, "node-reboot"), [1, 2, 3]);
         assert!(!killed.streams.contains("event=capture-direct"), "{}", killed.streams);
-        // Without a pause the buffer is what limits; whatever happens then, all versions reach the durable tiers.
+        // Without a pause, the buffer is the limit; in any case, all versions reach the durable tiers.
         let args = ["run", "--versions", "20", "--elements", "400001"];
         let pressed = bed.run(&args).unwrap();
         assert_eq!(committed(&pressed, "system"), (4..=20).collect::<Vec<_>>(), "{pressed:?}");
@@ -427,7 +427,7 @@ fn shared_memory_too_small_for_a_segment_turns_the_tier_off_and_says_so() {
     if !can_mount("shared_memory_too_small_for_a_segment_turns_the_tier_off_and_says_so") {
         return;
     }
-    // Room for no segment at all; room for one that holds no shard.
+    // First there is room for no segment at all, then for one that holds no shard.
     for (size, word) in [("4k", "memory OFF ("), ("1m", "event=small-memory-directory")] {
         let mut bed = ordinary_bed();
         let memory = bed.memory.clone();
@@ -455,7 +455,7 @@ fn shared_memory_that_fills_up_under_us_is_no_crash_and_works_again_when_space_r
     let elements = ["--elements", "400001"];
     let args = ["run", "--versions", "9", "--hold", "1,4", "--wait", "node-reboot", elements[0], elements[1]];
     let Some(mut job) = bed.start(&args) else { return };
-    // The session is open, and hardly a page of the segment is in use.
+    // The session is open, and hardly any pages of the segment are in use.
     job.wait_for_hold(1);
     let ballast = memory.join("ballast");
     inside(&job, &format!("head -c 1G /dev/zero > {} 2>/dev/null; test -s {0}", ballast.display()));

@@ -1,4 +1,4 @@
-//! Where to hit: the places of a shard, a container, a manifest and a segment, found by reading them as a reader would.
+//! Where to damage: the parts of a shard, a container, a manifest and a segment, found by reading the files as a reader would.
 
 use crate::case::Case;
 use bivouac_core::base::rng::Rng;
@@ -16,7 +16,7 @@ pub const SHARD_PARTS: [&str; 4] = ["header", "table", "index", "body"];
 /// Parts of a container outside its shards.
 pub const CONTAINER_PARTS: [&str; 2] = ["entries", "footer"];
 
-/// A shard, wherever it is.
+/// A shard, in memory or in a file.
 pub struct Shard {
     pub path: PathBuf,
     pub at: u64,
@@ -24,18 +24,18 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// The newest version of a rank in the memory segment.
+    /// The newest version of a rank, in the memory segment.
     pub fn in_memory(case: &Case, rank: usize) -> Shard {
         let path = case.segment();
         let name = path.file_name().unwrap().to_str().unwrap();
         let segment = OldSegment::open(&case.tier("memory"), name).unwrap();
-        // One node: the place on the node is the rank.
+        // There is only one node, so the place on the node is the rank.
         let newest = segment.slots().iter().filter(|slot| slot.node_rank == rank as u32 && slot.intact);
         let slot = newest.max_by_key(|slot| slot.version).unwrap();
         Shard { path, at: slot.offset, bytes: segment.bytes(slot).unwrap().to_vec() }
     }
 
-    /// In a container file.
+    /// The shard of a rank in a container file.
     pub fn in_file(path: PathBuf, rank: usize) -> Shard {
         let container = container(&path);
         let entry = container.1.entries.iter().find(|entry| entry.rank.index() == rank).unwrap();
@@ -44,8 +44,7 @@ impl Shard {
         Shard { path, at: entry.offset, bytes }
     }
 
-    /// Where a part lies in the file: `body` is that of any region of the application's, another word that of the region with
-    /// this name.
+    /// The range of a part in the file: `body` is the body of any of the application's regions, and another word is the name of a region.
     pub fn part(&self, part: &str, rng: &mut Rng) -> Range<u64> {
         let header = ShardHeader::decode(&self.bytes).unwrap();
         let index = (256 + header.meta_len).next_multiple_of(16);
@@ -55,9 +54,9 @@ impl Shard {
             "index" => index..index + 16 * header.block_count,
             name => {
                 let head = Head::decode(&self.bytes).unwrap();
-                // What the library keeps for itself in a shard may be lost without harm.
+                // The regions that the library keeps for itself in a shard may be lost without harm.
                 let is_any = |region: &Region| name == "body" && !region.name.starts_with(".bivouac/");
-                // A packed shard has the bytes that are its own in one region.
+                // A packed shard holds the bytes that it stores itself in one region.
                 let is_own = |region: &Region| head.header.content == Content::Packed && region.name == "bytes";
                 let is_hit =
                     |region: &&Region| region.bytes > 0 && (is_any(region) || region.name == name || is_own(region));
@@ -71,18 +70,18 @@ impl Shard {
         self.at + within.start..self.at + within.end
     }
 
-    /// Turns one bit of a part around.
+    /// Flips one bit of a part.
     pub fn flip(&self, part: &str, rng: &mut Rng) -> String {
         flip(&self.path, self.part(part, rng), rng)
     }
 }
 
-/// Ways in which a write is lost ([`Shard::lose_write`]).
+/// The ways to lose a write ([`Shard::lose_write`]).
 pub const LOST: [&str; 4] = ["zeroed", "hole", "stale", "stale-sector"];
 
 impl Shard {
-    /// Takes a write to the main region back: a page is zeros, or a hole, or it or a sector of it is what it was in `older`, the
-    /// shard of the version before.
+    /// Undoes a write to the main region: a page becomes zeros or a hole, or the page or a sector of it becomes what it was in `older`, the
+    /// shard of the previous version.
     pub fn lose_write(&self, how: &str, older: &Shard, rng: &mut Rng) -> String {
         let (region, before) = (self.part("main", rng), older.part("main", rng));
         let size = if how == "stale-sector" { 512 } else { 4096 };
@@ -110,7 +109,7 @@ fn container(path: &Path) -> (Footer, Container) {
     (footer, container)
 }
 
-/// Turns one bit of a container's own parts around.
+/// Flips one bit of a container's own parts.
 pub fn flip_container(path: &Path, part: &str, rng: &mut Rng) -> String {
     let footer = container(path).0;
     let length = fs::metadata(path).unwrap().len();
@@ -122,24 +121,25 @@ pub fn flip_container(path: &Path, part: &str, rng: &mut Rng) -> String {
     flip(path, range, rng)
 }
 
-/// Turns one bit of a whole file around.
+/// Flips one bit anywhere in a file.
 pub fn flip_anywhere(path: &Path, rng: &mut Rng) -> String {
     flip(path, 0..fs::metadata(path).unwrap().len(), rng)
 }
 
-/// Turns one bit in the slot directory of a segment around: of the entry in use of that rank, in a word that decides where
-/// the shard is and what it is.
+/// Flips one bit in the slot directory of a segment: in the entry that the rank uses, in a word that decides where the
+/// shard is and what it is.
 pub fn flip_slot_entry(case: &Case, rank: usize, rng: &mut Rng) -> String {
     let path = case.segment();
     let name = path.file_name().unwrap().to_str().unwrap();
     let segment = OldSegment::open(&case.tier("memory"), name).unwrap();
     let slot = segment.slots().iter().find(|slot| slot.node_rank == rank as u32 && slot.intact).unwrap();
-    // `src/core/segment/layout.rs`: 64 entries of 128 bytes per rank behind the first page; words 1 to 5 say where and what.
+    // `src/core/segment/layout.rs`: 64 entries of 128 bytes per rank after the first page; words 1 to 5 say where the
+    // shard is and what it is.
     let at = 4096 + (u64::from(slot.node_rank) * 64 + u64::from(slot.index)) * 128;
     flip(&path, at + 8..at + 48, rng)
 }
 
-/// Turns one bit in a range of a file around, and says which.
+/// Flips one bit in a range of a file, and returns a text that names it.
 pub fn flip(path: &Path, range: Range<u64>, rng: &mut Rng) -> String {
     let (at, bit) = (range.start + rng.below(range.end - range.start), rng.below(8));
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
@@ -149,13 +149,13 @@ pub fn flip(path: &Path, range: Range<u64>, rng: &mut Rng) -> String {
     format!("bit {bit} of byte {at} of {}", path.display())
 }
 
-/// Puts other bytes where a shard is.
+/// Overwrites a shard with other bytes.
 pub fn overwrite(shard: &Shard, bytes: &[u8]) {
     let file = OpenOptions::new().write(true).open(&shard.path).unwrap();
     file.write_all_at(bytes, shard.at).unwrap();
 }
 
-/// Ways in which a file is lost; `foreign` are the same file of an older version and of another job.
+/// Loses a file in one of several ways; `foreign` are the same file of an older version and of another job.
 pub fn spoil(path: &Path, how: &str, foreign: [&Path; 2], rng: &mut Rng) -> String {
     let length = fs::metadata(path).unwrap().len();
     match how {

@@ -1,4 +1,4 @@
-//! Collective checkpoints of which one rank's device fails: all ranks hear the same, and nobody stops.
+//! Collective checkpoints in which one rank's device fails: all ranks hear the same, and none of them stops.
 
 use crate::device::{ALWAYS, Call, Fault, FaultyDevice};
 use crate::logs;
@@ -20,7 +20,7 @@ fn behind_switches(rank: &Rank) -> (Rank, std::sync::Arc<FaultyDevice>) {
     (Rank { rank: rank.rank, device: device.clone(), twin: Some(twin), stream }, device)
 }
 
-/// Runs all ranks, of which the victim's device does this from the start on.
+/// Runs all ranks. The victim's device has these faults from the start.
 fn with_faults<T: Send>(
     machine: &Machine,
     ranks: u32,
@@ -36,7 +36,7 @@ fn with_faults<T: Send>(
     })
 }
 
-/// A checkpoint of memory that was got before.
+/// Takes a checkpoint of memory that was allocated before.
 fn try_span(rank: &Rank, session: &Session, caches: &Caches, version: u64, p: &DeviceSpan) -> Result<Level, String> {
     let mut checkpoint = session.begin_checkpoint(NAME, version).expect("begins").with_device(caches, &*rank.stream);
     checkpoint.save_device::<f64>("p", p).expect("a region");
@@ -79,7 +79,7 @@ fn a_landing_that_fails_is_a_no_with_its_reason_and_the_next_checkpoint_commits(
     }
 }
 
-/// What files hold is right, and still not whole.
+/// The contents of the files are right, and still no file is whole.
 #[test]
 fn where_a_device_cannot_look_at_chunks_blocks_are_compared_or_the_processor_looks() {
     logs::collect();
@@ -99,7 +99,7 @@ fn where_a_device_cannot_look_at_chunks_blocks_are_compared_or_the_processor_loo
     assert!(logs::has(&["event=reduction-not-on-device", "a test said so"]));
 }
 
-/// The call and its answer: at once, or when the digests are waited for.
+/// The copy fails either in the call itself, or when its digests are waited for.
 #[test]
 fn a_copy_that_fails_in_capture_is_a_no_that_all_ranks_hear() {
     for fault in [Fault::Fail, Fault::FailLater] {
@@ -132,7 +132,7 @@ fn a_rank_whose_device_is_lost_goes_on_with_host_memory() {
     assert!(begun.elapsed() < Duration::from_secs(100), "nobody waited for a time-out: {:?}", begun.elapsed());
 }
 
-/// The digests were made on the device, before the link.
+/// The digests were computed on the device, before the data crossed the link.
 #[test]
 fn a_shard_that_was_damaged_on_the_link_reaches_no_durable_level() {
     let staged = vec![(Call::Download(Low), Fault::Damage, 1, 1)];
@@ -145,7 +145,8 @@ fn a_shard_that_was_damaged_on_the_link_reaches_no_durable_level() {
             let second = rank.capture(session, &caches, 2);
             names_the_victim(rank.rank, committed(second, Level::NodeReboot), "\"p\"");
             assert_eq!(device.hits(), if rank.rank == VICTIM { faults.len() as u64 } else { 0 });
-            // Nor is it restored from node memory: all ranks go back to the one before, which gave its place there to this one.
+            // The damaged version is not restored from node memory either: all ranks fall back to the previous version, which has given up
+            // its place in node memory to this one.
             assert_eq!(rank.restart(session), Some((1, "local")));
             reaches(rank.capture(session, &caches, 3), Level::NodeReboot);
         });
@@ -153,7 +154,7 @@ fn a_shard_that_was_damaged_on_the_link_reaches_no_durable_level() {
     }
 }
 
-/// Where no durable level follows, nobody reads the bytes before a restart does.
+/// If no durable level follows, the bytes are not read before a restart reads them.
 #[test]
 fn a_shard_that_was_damaged_on_the_link_is_not_restored_from_node_memory() {
     let machine = Machine::new();
@@ -194,7 +195,7 @@ fn a_region_that_is_damaged_on_its_way_up_is_read_from_the_next_copy() {
         let tier = if rank.rank == VICTIM { "local" } else { "memory" };
         assert_eq!(rank.restart(session), Some((1, tier)), "rank {}", rank.rank);
     });
-    // No copy survives a link that damages all that goes up.
+    // If the link damages all uploads, no copy survives.
     let faults = [(Call::Upload(High), Fault::Damage, 0, ALWAYS)];
     with_faults(&machine, RANKS, &faults, |rank, session, _| {
         let p = rank.span(&vec![0; P_BYTES]);
@@ -221,7 +222,7 @@ fn a_load_that_fails_ends_the_restart_on_all_ranks_and_the_next_one_works() {
     });
 }
 
-/// The loss shows while the capture waits for the restore: a checkpoint without that version is one that the application knows of.
+/// The loss becomes known while the capture waits for the restore: the application knows that the checkpoint lacks that version.
 #[test]
 fn a_version_whose_enqueued_restore_was_wrong_is_left_out_once_the_application_heard_of_it() {
     with_faults(&Machine::new(), 1, &[], |rank, session, device| {

@@ -1,8 +1,8 @@
 //! A device that fails when it is told to: the host twin behind switches.
 //!
-//! A fault is set on a kind of call, for its n-th call from now on and for as many as wanted. The call then answers with an error
-//! and does nothing, or it does what it should and delivers one wrong byte, or the whole device is lost in it. Calls of the
-//! application's streams (high priority) are told from those of the caches' threads (low priority).
+//! A fault is set for a kind of call: it passes a number of calls and then hits a number of calls. A call that is hit returns an error and
+//! does nothing, or does its work with one wrong byte, or loses the whole device. Calls of the application's streams (high priority) are
+//! distinguished from those of the caches' threads (low priority).
 
 use bivouac_core::base::Digest;
 use bivouac_core::device::chunks::{ChunkTable, Place as ChunkPlace, TableSize};
@@ -17,13 +17,13 @@ use std::sync::{Arc, Condvar, Mutex, Weak};
 
 type Result<T> = std::result::Result<T, DeviceError>;
 
-/// A kind of call, for copies with the side that makes them.
+/// A kind of call; for copies, with the priority of the stream that makes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
     Reserve,
     Map,
     Pin,
-    /// A table of chunks, and a look into it.
+    /// The allocation of a chunk table; `Look` is a look-up in that table.
     Table,
     Look,
     CopyBlocks(Priority),
@@ -31,24 +31,24 @@ pub enum Call {
     Upload(Priority),
 }
 
-/// What happens to it.
+/// What happens to a call that is hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// It answers [`DeviceError::OutOfMemory`].
+    /// The call returns [`DeviceError::OutOfMemory`].
     OutOfMemory,
-    /// It answers [`DeviceError::Failed`].
+    /// The call returns [`DeviceError::Failed`].
     Fail,
-    /// Enqueued work does so when it is waited for. For [`Call::CopyBlocks`].
+    /// Enqueued work fails when it is waited for. For [`Call::CopyBlocks`].
     FailLater,
     /// Enqueued work does not end before [`FaultyDevice::release_at_end`]. For [`Call::CopyBlocks`].
     Hold,
     /// The byte in the middle of the first transfer is wrong. For downloads and uploads.
     Damage,
-    /// The device is lost in this call, and with it all that come later.
+    /// The device is lost in this call, so all later calls fail as well.
     Lose,
 }
 
-/// So many calls pass, and then so many are hit.
+/// `pass` calls pass, and then `hits` calls are hit.
 #[derive(Debug)]
 struct Rule {
     call: Call,
@@ -60,13 +60,13 @@ struct Rule {
 #[derive(Debug, Default)]
 struct Switches {
     rules: Mutex<Vec<Rule>>,
-    /// How many calls were hit.
+    /// The number of calls that were hit.
     hit: Mutex<u64>,
     held: Arc<Held>,
     ranges: Mutex<Vec<Weak<dyn Reservation>>>,
 }
 
-/// Whether held work may end by now.
+/// Whether held work may end now.
 #[derive(Debug, Default)]
 pub struct Held {
     is_released: Mutex<bool>,
@@ -110,12 +110,12 @@ impl FaultyDevice {
         Arc::new(FaultyDevice { twin, switches: Arc::default() })
     }
 
-    /// Of the calls of that kind from now on, `pass` pass and the next `hits` are hit.
+    /// From now on, `pass` calls of this kind pass and the next `hits` are hit.
     pub fn set(&self, call: Call, fault: Fault, pass: u64, hits: u64) {
         self.switches.rules.lock().expect("no panic").push(Rule { call, fault, pass, hits });
     }
 
-    /// Lets held work end, for good, when the answer is dropped: also in a test that fails.
+    /// Lets held work end, for good, when the returned object is dropped, even in a test that fails.
     pub fn release_at_end(&self) -> Release<'_> {
         Release(&self.switches.held)
     }
@@ -125,13 +125,13 @@ impl FaultyDevice {
         self.switches.held.waits.load(Ordering::Relaxed) > 0
     }
 
-    /// How many calls were hit until now.
+    /// The number of calls that were hit until now.
     pub fn hits(&self) -> u64 {
         *self.switches.hit.lock().expect("no panic")
     }
 
-    /// Flips a bit in every place of the mapped reservations that holds these bytes, as a bad memory cell does; how many there
-    /// were.
+    /// Flips a bit in every place of the mapped reservations that holds these bytes, as a bad memory cell does.
+    /// Returns the number of places.
     pub fn damage(&self, bytes: &[u8]) -> usize {
         let stream = self.twin.stream(Priority::High).expect("a stream");
         let ranges: Vec<_> = self.switches.ranges.lock().expect("no panic").iter().filter_map(Weak::upgrade).collect();
@@ -151,7 +151,7 @@ impl FaultyDevice {
 }
 
 impl Switches {
-    /// What happens to this call.
+    /// The fault that hits this call, if any.
     fn fault(&self, call: Call) -> Option<Fault> {
         let mut fault = None;
         for rule in self.rules.lock().expect("no panic").iter_mut().filter(|rule| rule.call == call) {
@@ -166,7 +166,7 @@ impl Switches {
         fault
     }
 
-    /// The error of a call that fails at once; what else is to happen, otherwise.
+    /// Returns the error of a call that fails at once, or otherwise the fault that is still to be applied.
     fn check(&self, twin: &HostDevice, call: Call) -> Result<Option<Fault>> {
         let fault = self.fault(call);
         match fault {
@@ -371,7 +371,7 @@ impl Stream for FaultyStream {
     }
 }
 
-/// Work behind something that takes long.
+/// Work after something that takes long.
 struct HeldCopy(Box<dyn Copied>, Arc<Held>);
 
 impl Copied for HeldCopy {
@@ -400,7 +400,7 @@ impl Copied for HeldCopy {
     }
 }
 
-/// Work that went wrong, which is heard when it is waited for.
+/// Work that failed; the error is reported when the work is waited for.
 struct FailedCopy(Box<dyn Copied>, DeviceError);
 
 impl Copied for FailedCopy {

@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-/// Four blocks and a bit: the last one is not full.
+/// Four blocks and a bit, so the last block is not full.
 const BYTES: usize = MIB as usize + 1000;
-/// Longer than any wait may last that is not one for room.
+/// Longer than any wait may last, except a wait for room.
 const SOON: Duration = Duration::from_secs(30);
 
 /// A device behind switches, a segment, and a directory for the file.
@@ -73,12 +73,12 @@ impl Bed {
         Caches::open(self.device.clone(), Some(self.segment.clone()), config)
     }
 
-    /// Caches of so many MiB on device, host and in the file.
+    /// Caches of this many MiB on the device, on the host and in the file.
     fn caches(&self, mib: [u64; 3]) -> Caches {
         self.try_caches(mib, SOON).expect("caches")
     }
 
-    /// Device memory with these bytes, past the switches.
+    /// Allocates device memory with these bytes, without passing the switches.
     fn span(&self, bytes: &[u8]) -> DeviceSpan {
         let span = self.twin.allocate(bytes.len() as u64).expect("room");
         self.twin.compute(&[&span], |slices| slices[0].copy_from_slice(bytes)).expect("our own memory");
@@ -94,7 +94,7 @@ impl Bed {
         versions.for_each(|version| self.append(history, version).expect("room"));
     }
 
-    /// The bytes that come back.
+    /// Restores a version, and returns its bytes.
     fn restore(&self, history: &History, version: u64) -> Result<Vec<u8>, HistoryError> {
         let span = self.span(&vec![0xee; BYTES]);
         history.restore(version, &mut [FieldMut::device::<u8>("p", &span)], &*self.stream)?;
@@ -103,14 +103,14 @@ impl Bed {
         Ok(back)
     }
 
-    /// It comes back as it was; the answer is from where.
+    /// Checks that a version is restored unchanged, and returns the tier from which it came.
     fn check(&self, history: &History, version: u64) -> Tier {
         let back = self.restore(history, version).unwrap_or_else(|error| panic!("version {version}: {error}"));
         assert!(back == bytes(version), "version {version}");
         history.take_steps().last().expect("a step").tier
     }
 
-    /// The first version that is read from that tier.
+    /// The first version that is in that tier.
     fn version_in(&self, history: &History, versions: std::ops::Range<u64>, tier: Tier) -> u64 {
         let found = versions.into_iter().find(|version| self.check(history, *version) == tier);
         found.unwrap_or_else(|| panic!("no version in {tier:?}"))
@@ -122,7 +122,7 @@ impl Bed {
         files.filter(|path| path.is_file()).map(|path| damage_file(&path, &bytes(version))).sum()
     }
 
-    /// The same in the file, which has no name but the ones that this process has for it.
+    /// Flips a bit of a version in the file, which can be named only through this process's descriptors.
     fn damage_file(&self, version: u64) -> usize {
         let name = self.place.path().join("spill").display().to_string();
         let descriptors = std::fs::read_dir("/proc/self/fd").expect("Linux").map(|entry| entry.expect("entry").path());
@@ -132,7 +132,7 @@ impl Bed {
                 target.starts_with(&name) && target.ends_with("(deleted)")
             })
         };
-        // Two names, of the direct and of the buffered handle, of one file.
+        // The direct and the buffered handle give the same file two names.
         descriptors.filter(is_spill).take(1).map(|path| damage_file(&path, &bytes(version))).sum()
     }
 }
@@ -147,14 +147,14 @@ fn bytes(version: u64) -> Vec<u8> {
     content(0, version, 1, BYTES)
 }
 
-/// A history of caches that have all the memory that they will have: before that, versions may have nowhere to go.
+/// A history whose caches have all the memory that they will ever have; earlier, versions may have nowhere to go.
 fn ready(caches: &Caches, name: &str, keep: Keep) -> History {
     let history = caches.history(name, keep);
     wait_until("the caches are ready", || caches.is_ready());
     history
 }
 
-/// All of this in one text, or a panic that shows it.
+/// Panics with the error's text unless that text contains all of these parts.
 fn says(error: &HistoryError, parts: &[&str]) {
     let text = error.to_string();
     assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} in: {text}");
@@ -174,7 +174,7 @@ fn caches_without_any_device_memory_are_refused_with_the_reason() {
         let error = bed.try_caches([8, 8, 0], SOON).err().expect("no memory");
         says(&error, &[why]);
     }
-    // The device is as good as before.
+    // The device still works as before.
     let caches = bed.caches([8, 8, 0]);
     let history = ready(&caches, "wave", Keep::All);
     bed.append_all(&history, 0..3);
@@ -185,7 +185,7 @@ fn caches_without_any_device_memory_are_refused_with_the_reason() {
 fn a_later_step_without_device_memory_leaves_a_smaller_cache() {
     logs::collect();
     let bed = Bed::new();
-    // The first step is 1 GiB, the others are a quarter of that.
+    // The first step is 1 GiB, and the others are a quarter of it.
     bed.device.set(Call::Map, Fault::OutOfMemory, 2, ALWAYS);
     let caches = bed.caches([1024 + 3 * 256, 32, 0]);
     let history = ready(&caches, "wave", Keep::All);
@@ -233,7 +233,7 @@ fn a_flush_that_fails_once_is_made_again() {
     }
 }
 
-/// What cannot be flushed stays, and what is appended goes past it.
+/// A version that cannot be flushed stays, and later versions go past it.
 #[test]
 fn a_flush_that_always_fails_leaves_its_version_on_the_device() {
     let bed = Bed::new();
@@ -241,21 +241,21 @@ fn a_flush_that_always_fails_leaves_its_version_on_the_device() {
     let caches = bed.caches([4, 16, 0]);
     let history = ready(&caches, "wave", Keep::All);
     let begun = Instant::now();
-    // Three fit into the GPU cache, with the border of 64 KiB, and 15 into host memory.
+    // Three versions fit into the GPU cache, which has a border of 64 KiB, and 15 fit into host memory.
     let refused = (0..100).find_map(|version| Some((version, bed.append(&history, version).err()?)));
     let (count, error) = refused.expect("memory is finite");
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     assert!(matches!(error, HistoryError::NoRoom { .. }), "{error}");
     assert!((10..=19).contains(&count), "{count}");
     history.wait_flushed();
-    // Three tries for each.
+    // Each version was tried three times.
     assert_eq!(history.stats().failures, [9, 0, 0, 0]);
     let tiers: Vec<Tier> = (0..count).map(|version| bed.check(&history, version)).collect();
     assert_eq!(tiers.iter().filter(|tier| **tier == Tier::Device).count(), 3);
     assert!(matches!(bed.restore(&history, count), Err(HistoryError::Unknown { .. })));
 }
 
-/// Not even past the caches anything comes down.
+/// No data can be copied to the host, not even past the caches.
 #[test]
 fn without_any_download_an_append_without_room_gets_the_device_s_error() {
     let bed = Bed::new();
@@ -326,7 +326,7 @@ fn an_append_whose_copy_fails_leaves_no_version() {
     (1..12).for_each(|version| _ = bed.check(&history, version));
 }
 
-/// Nobody waits for its copy, so nobody hears of it before somebody wants it back.
+/// Nobody waits for the append's copy, so its failure becomes known only when the version is restored.
 #[test]
 fn an_enqueued_append_whose_copy_fails_is_unknown_afterwards() {
     logs::collect();
@@ -346,8 +346,8 @@ fn an_enqueued_append_whose_copy_fails_is_unknown_afterwards() {
     bed.check(&history, 71);
 }
 
-/// The copy from the GPU cache is wrong, or fails: the application hears of it once, later, and gets the right bytes when it
-/// asks again.
+/// The copy from the GPU cache is wrong, or fails. The application hears of it once, later, and gets the right bytes
+/// when it restores again.
 #[test]
 fn an_enqueued_restore_that_went_wrong_is_told_by_the_next_call() {
     logs::collect();
@@ -381,7 +381,7 @@ fn an_enqueued_restore_that_went_wrong_is_told_by_the_next_call() {
         let tier = if is_damage { Tier::Host } else { Tier::Device };
         assert_eq!(bed.check(&history, version), tier);
         (0..20).for_each(|version| _ = bed.check(&history, version));
-        // Nobody asks any more.
+        // Nobody restores from now on.
         let version = bed.version_in(&history, 0..20, Tier::Device);
         bed.device.set(Call::CopyBlocks(High), Fault::FailLater, 0, 1);
         restore(version).expect("enqueued");
@@ -402,7 +402,7 @@ fn each_enqueued_restore_that_went_wrong_is_told_and_can_be_made_again() {
         let fields = &mut [FieldMut::device::<u8>("p", &span)];
         history.restore_and(version, fields, &*bed.stream, Return::Enqueued)
     };
-    // A copy that has ended already is told by the next restore, which then does nothing else.
+    // If a copy has already ended, the next restore reports its error and does nothing else.
     let mut told: Vec<_> = (0..3).flat_map(|version| iter::from_fn(move || restore(version).err()).take(4)).collect();
     told.extend(iter::from_fn(|| history.settle().err()).take(4));
     assert_eq!(told.len(), 2, "the third was right: {told:?}");
@@ -411,7 +411,7 @@ fn each_enqueued_restore_that_went_wrong_is_told_and_can_be_made_again() {
     (0..2).for_each(|version| _ = bed.check(&history, version));
 }
 
-/// What comes to nothing was no read: of two hints none is used up.
+/// A restore that fails is not a read: neither of two hints is used up.
 #[test]
 fn an_enqueued_restore_that_went_wrong_leaves_its_hint() {
     let bed = Bed::new();
@@ -428,7 +428,7 @@ fn an_enqueued_restore_that_went_wrong_leaves_its_hint() {
     assert!(matches!(bed.restore(&history, 0), Err(HistoryError::Gone { .. })));
 }
 
-/// The copy behind a long kernel on one stream does not hide that those on another one have ended: they are flushed.
+/// A copy after a long kernel on one stream does not hide that the copies on another stream have ended: those are flushed.
 #[test]
 fn a_copy_behind_a_long_kernel_hides_no_copy_of_another_stream() {
     let bed = Bed::new();
@@ -451,11 +451,11 @@ fn a_copy_behind_a_long_kernel_hides_no_copy_of_another_stream() {
     (1..=3).for_each(|version| assert!(bed.restore(&history, version).expect("there") == bytes(1)));
 }
 
-/// Versions under enqueued restores are about to leave the GPU cache: an append waits for that, and does not go past it.
+/// Versions under enqueued restores are about to leave the GPU cache: an append waits for their room, and does not go past the cache.
 #[test]
 fn an_append_waits_for_the_room_of_versions_that_are_being_restored() {
     let bed = Bed::new();
-    // Room for one version on the device.
+    // There is room for one version on the device.
     let caches = bed.caches([2, 32, 0]);
     let history = ready(&caches, "full", Keep::UntilRead);
     bed.append_all(&history, 0..1);
@@ -549,7 +549,7 @@ fn a_version_whose_last_copy_is_damaged_is_lost_with_the_place_of_the_damage() {
     (0..40).filter(|other| *other != version).for_each(|version| _ = bed.check(&history, version));
 }
 
-/// The version lies in all three tiers, and in none of them as it was.
+/// The version is in all three tiers, and damaged in each.
 #[test]
 fn a_version_that_is_damaged_everywhere_is_lost() {
     let bed = Bed::new();
@@ -572,7 +572,7 @@ fn what_a_flush_has_damaged_is_never_handed_out() {
     bed.append_all(&history, 0..4);
     history.wait_flushed();
     assert_eq!(bed.device.hits(), 4);
-    // While the good copy is there nobody notices.
+    // As long as the good copy is there, nobody notices.
     assert_eq!(bed.check(&history, 0), Tier::Device);
     assert_eq!(caches.release_device_memory(u64::MAX), 8 * MIB);
     for version in 0..4 {
@@ -608,7 +608,7 @@ fn damage_on_the_way_to_or_from_the_application_is_told() {
     bed.device.set(Call::Upload(High), Fault::Damage, 0, 1);
     let error = history.append(1, &[Field::host("table", &table)], &*bed.stream).expect_err("damaged on the way");
     says(&error, &["device tier, field \"table\", block 2: digest"]);
-    // Nobody waits for this one, so it is not there afterwards.
+    // Nobody waits for this version's copy, so the version is missing afterwards.
     bed.device.set(Call::Upload(High), Fault::Damage, 0, 1);
     let fields = [Field::host("table", &table)];
     history.append_and(1, &fields, &*bed.stream, Return::Enqueued).expect("enqueued");

@@ -1,4 +1,4 @@
-//! What the library logs, for tests that expect a line.
+//! The lines that the library logs, for tests that expect one.
 
 use std::sync::Mutex;
 
@@ -18,14 +18,14 @@ impl log::Log for Collector {
     fn flush(&self) {}
 }
 
-/// Collects lines from now on. Tests of one process share them.
+/// Starts to collect lines. All tests of one process share them.
 pub fn collect() {
     if log::set_logger(&Collector).is_ok() {
         log::set_max_level(log::LevelFilter::Info);
     }
 }
 
-/// Was there a line with all of these parts?
+/// Has a line with all of these parts been logged?
 pub fn has(parts: &[&str]) -> bool {
     LINES.lock().expect("no panic").iter().any(|line| parts.iter().all(|part| line.contains(part)))
 }

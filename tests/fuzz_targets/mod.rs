@@ -1,8 +1,8 @@
-//! What is fuzzed: one function per decoder of bytes that somebody else may have written.
+//! The fuzz targets: one function per decoder of bytes that somebody else may have written.
 //!
-//! Shared by `tests/fuzz_smoke.rs` (stable, no dependencies, in CI) and by the targets of `cargo fuzz` in `fuzz/`. Each
-//! function takes any bytes, must not panic and must not allocate much, uses what was decoded as the library would, and
-//! says how far it came, so that a fuzzer which never gets past a checksum is noticed.
+//! `tests/fuzz_smoke.rs` (stable, no dependencies, in CI) and the targets of `cargo fuzz` in `fuzz/` share them. Each
+//! function takes any bytes, must not panic and must not allocate much. It uses the decoded value as the library would,
+//! and returns how far the bytes got, so that a fuzzer that never passes a checksum is noticed.
 #![allow(dead_code)] // Each program uses a part of this.
 
 use bivouac_core::Config;
@@ -28,19 +28,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How far the bytes came.
+/// How far the bytes got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reached {
     /// Refused by length, magic, version, byte order or checksum.
     Frame,
-    /// Refused by a rule behind the checksum.
+    /// Refused by a rule that is checked after the checksum.
     Rules,
     /// Decoded.
     Value,
 }
 
 fn reached(error: &FormatError) -> Reached {
-    // A refusal prints, too.
+    // A refusal can also be printed.
     assert!(!error.to_string().is_empty());
     if matches!(error, FormatError::Invalid { .. }) { Reached::Rules } else { Reached::Frame }
 }
@@ -91,7 +91,7 @@ pub fn parity_part(bytes: &[u8]) -> Reached {
     }
 }
 
-/// A packed shard: its head, and what its first four regions say.
+/// A packed shard: its head, and the contents of its first four regions.
 pub fn packed_shard(bytes: &[u8]) -> Reached {
     let head = match Head::decode(bytes) {
         Ok(head) => head,
@@ -128,7 +128,7 @@ pub fn packed_shard(bytes: &[u8]) -> Reached {
     }
 }
 
-/// Expands all frames of a packed shard whose own bytes are these.
+/// Expands all frames of a packed shard that has these own bytes.
 fn expand_frames(packing: &Packing, own: &[u8]) {
     let mut expander = Expander::new().expect("there is memory");
     for frame in packing.frames.iter().filter(|frame| frame.is_compressed()) {
@@ -165,7 +165,7 @@ pub fn manifest(bytes: &[u8]) -> Reached {
     match Manifest::decode(bytes) {
         Err(error) => reached(&error),
         Ok(manifest) => {
-            // But for flags that a reader may ignore.
+            // Flags that a reader may ignore can differ.
             let again = manifest.encode().expect("what was read can be written");
             assert_eq!((&again[48..], again.len()), (&bytes[48..], bytes.len()));
             let operation = manifest.key.operation;
@@ -205,7 +205,7 @@ pub fn config_toml(bytes: &[u8]) -> Reached {
     }
 }
 
-/// The text of a topology: a file of ours, or what SLURM says.
+/// The text of a topology: a file in Bivouac's form, or the output of SLURM.
 pub fn topology(bytes: &[u8]) -> Reached {
     let Ok(text) = std::str::from_utf8(bytes) else { return Reached::Frame };
     let ours: Vec<String> = ["node1", "node02", "NODE17.example", "x", ""].map(str::to_owned).to_vec();
@@ -227,7 +227,7 @@ pub fn topology(bytes: &[u8]) -> Reached {
     }
 }
 
-/// The text of a machine profile: decoded, and planned with.
+/// The text of a machine profile: decoded, and used for a plan.
 pub fn profile(bytes: &[u8]) -> Reached {
     let Ok(text) = std::str::from_utf8(bytes) else { return Reached::Frame };
     let profile = match Profile::decode(text) {
@@ -248,7 +248,7 @@ pub fn profile(bytes: &[u8]) -> Reached {
     Reached::Value
 }
 
-/// An affinity record: decoded, and mapped to a small machine as a restart does.
+/// An affinity record: decoded, and mapped to a small machine as in a restart.
 pub fn affinity_record(bytes: &[u8]) -> Reached {
     let record = match Record::decode(bytes) {
         Ok(record) => record,
@@ -286,7 +286,7 @@ pub fn affinity_record(bytes: &[u8]) -> Reached {
         for node in pages.counts().into_keys().flatten() {
             assert!(matches!(mapping.node_for(node), Target::Node(0 | 1) | Target::Spread(_)));
         }
-        // A map that does not belong to the region is used by nobody; one that does is moved to where the region is now.
+        // A map that does not belong to the region is ignored; a map that does is moved to the region's present place.
         let bytes = pages.pages() * 4096 - u64::from(pages.offset).min(pages.pages() * 4096);
         if bytes < 1 << 40 && pages.check(bytes).is_ok() {
             let wanted = mapping.place(pages, bytes, 0x7000_0123);
@@ -297,7 +297,7 @@ pub fn affinity_record(bytes: &[u8]) -> Reached {
     Reached::Value
 }
 
-/// A decomposition record: decoded and encoded again, as it lies and unpacked, and held against regions of all kinds.
+/// A decomposition record: decoded and encoded again, read both in place and unpacked, and checked against regions of all kinds.
 pub fn decomposition_record(bytes: &[u8]) -> Reached {
     let record = match decomposition::Record::decode(bytes) {
         Ok(record) => record,
@@ -310,7 +310,7 @@ pub fn decomposition_record(bytes: &[u8]) -> Reached {
         assert!(first.is_none_or(|own| parts.whole().common(own) == Some(*own)));
         assert!(parts.own().iter().take(8).all(|own| (3..1000).contains(&own.shown(parts.dims()).to_string().len())));
     }
-    // Regions that it fits, as far as they can be so long, and then some that may be anything.
+    // First come regions that fit the record, if they can be that long, and then some that may be anything.
     let count = record.rules.last_key_value().map_or(0, |(last, _)| last.saturating_add(1)).min(64);
     let count = count.max(record.decompositions.len()).max(record.rows.len());
     let with_lists = count + record.lists.len();
@@ -366,7 +366,7 @@ fn change(rng: &mut Rng, region: &mut Region) {
     }
 }
 
-/// What is found as it lies is what is found unpacked.
+/// Reading the record in place gives the same as reading it unpacked.
 fn look_at(record: &decomposition::Record, bytes: &[u8], regions: &[Region]) {
     let checked = record.check(regions);
     assert!(checked.as_ref().err().is_none_or(|error| !error.to_string().is_empty()));
@@ -392,7 +392,7 @@ fn look_at(record: &decomposition::Record, bytes: &[u8], regions: &[Region]) {
     }
 }
 
-/// The largest file that a header may ask for here. Sparse: it takes no memory.
+/// The largest file that a header may request here. The file is sparse and takes no memory.
 const FILE_MAX: u64 = 1 << 36;
 
 /// A memory segment that starts with these bytes and is as long as its header says.
@@ -418,7 +418,7 @@ pub fn segment_header(bytes: &[u8]) -> Reached {
         }
         Ok(segment) => {
             for slot in segment.slots() {
-                // A hole or a torn slot is refused; what is handed out can be read and decoded.
+                // A hole or a torn slot is refused; bytes that are returned can be read and decoded.
                 if let Ok(bytes) = segment.bytes(slot) {
                     assert_eq!(bytes.len() as u64, slot.length);
                     shard_head(bytes);
@@ -430,7 +430,7 @@ pub fn segment_header(bytes: &[u8]) -> Reached {
     }
 }
 
-/// A list of numbers behind what its record says of it, its total and its count: read block by block, and as boxes.
+/// A list of numbers after its total and its count from the record: read block by block, and as boxes.
 pub fn id_list(bytes: &[u8]) -> Reached {
     let Some((head, packed)) = bytes.split_first_chunk::<16>() else { return Reached::Rules };
     let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));

@@ -1,4 +1,4 @@
-//! The golden files: where they are, and how they are made. Shared by the tests that read them.
+//! The golden files: their places, and how they are made. The tests that read these files share this module.
 #![allow(dead_code)] // Each test program uses a part of this.
 
 use bivouac_core::base::digest::digest_bytes;
@@ -21,19 +21,19 @@ use std::sync::Arc;
 pub const CONTAINER: &str = "c000000.bvc";
 /// The container of rank 1.
 pub const SINGLE: &str = "r000001.bvs";
-/// The container of the parity part that rank 0 keeps of the two ranks' set.
+/// The container of the parity part that rank 0 keeps for the set of both ranks.
 pub const PARITY: &str = "p000000.bvp";
-/// The container of the packed shard that rank 1 has in the checkpoint after that.
+/// The container of the packed shard that rank 1 has in the next checkpoint.
 pub const PACKED: &str = "packed.bvs";
 /// The manifest of the global tier.
 pub const MANIFEST: &str = "manifest";
 
-/// Where they are.
+/// The folder of the golden files.
 pub fn folder() -> PathBuf {
     Path::new(env!("WORKSPACE_ROOT")).join("tests/golden/v1")
 }
 
-/// Reads one.
+/// Reads a golden file.
 pub fn read(name: &str) -> Vec<u8> {
     let path = folder().join(name);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -66,7 +66,7 @@ pub fn next_key() -> CheckpointKey {
     CheckpointKey { version: 71, operation: 10, ..key() }
 }
 
-/// The shard of a rank in that: one number of its field is another, and so is its step.
+/// The shard of a rank in the next checkpoint: one number of its field differs, and so does its step.
 pub fn next_shard(rank: u32) -> Vec<u8> {
     let mut bodies = bodies(rank);
     bodies[0][16..24].copy_from_slice(&(-1.5f64).to_le_bytes());
@@ -74,7 +74,7 @@ pub fn next_shard(rank: u32) -> Vec<u8> {
     shard_of(next_key(), rank, &bodies)
 }
 
-/// What a file holds of it that refers to the golden checkpoint.
+/// The packed form of that shard, which refers to the golden checkpoint.
 pub fn packed(rank: u32) -> Vec<u8> {
     let shard = MemoryShard::open_any(Path::new("memory"), Arc::new(next_shard(rank))).expect("a shard");
     let taken = |length, offset| Extent { length, stored: Stored::In { source: 0, offset } };
@@ -129,7 +129,7 @@ fn filled(layout: &Layout, header: &ShardHeader, bodies: &[Vec<u8>]) -> Vec<u8> 
     bytes
 }
 
-/// The set of both ranks: one parity, so that each keeps the other's shard once more.
+/// The set of both ranks: it has one parity, so each rank keeps a copy of the other's shard.
 pub fn set() -> SetInfo {
     SetInfo { parity: 1, members: (0..2).map(|rank| (Rank(rank), shard(rank).len() as u64)).collect() }
 }
@@ -139,7 +139,7 @@ pub fn part() -> Vec<u8> {
     let series = Series { job: "golden".into(), group: "world".into(), name: "heat".into() };
     let (layout, encoded) = part::layout(&series, &set(), 4096).expect("a layout");
     let header = ShardHeader { content: Content::Parity, ..layout.header(key(), 0x00c0_ffee, 2, Rank(0), ORIGIN) };
-    // The only data of its stripe is the other's chunk, times one.
+    // The only data chunk of its stripe is the other rank's, multiplied by one.
     filled(&layout, &header, &[encoded, shard(1)])
 }
 
@@ -153,7 +153,7 @@ pub fn parity_container() -> Vec<u8> {
     contained([(0, part())])
 }
 
-/// The restart that the run had made.
+/// The restart that the run made.
 pub const ORIGIN: Option<Origin> = Some(Origin { generation: Generation(2), version: 60, operation: 12, restart: 3 });
 
 fn contained(shards: impl IntoIterator<Item = (u32, Vec<u8>)>) -> Vec<u8> {

@@ -1,11 +1,10 @@
 //! Several hosts on this machine, and MPI jobs on them.
 //!
-//! `hosts.sh` beside this file makes the hosts: network, names, processes, shared memory and a disk of their own; the rest of
-//! the file system is common to all. [`Hosts`] is a set of them; it ends with the test, also with one that crashes, because
-//! its keeper watches the test's process, and with one that takes too long, because a thread counts the seconds.
-//!
-//! [`Job`] is one simulation: its store, its settings, and what its ranks wrote down over all attempts to run it. [`Run`] is
-//! one process started on `head`, usually `mpirun`.
+//! `hosts.sh` in this folder makes the hosts: each has its own network, names, processes, shared memory and disk, and they share the rest
+//! of the file system. [`Hosts`] is a set of hosts that ends with the test. The set even ends if the test crashes, because its keeper
+//! watches the test's process, and if the test takes too long, because a thread counts the seconds.
+//! [`Job`] is one simulation: its store, its settings, and the lines that its ranks wrote in all attempts to run it. [`Run`] is one process
+//! started on `head`, usually `mpirun`.
 #![allow(dead_code)] // Each test program uses a part of this.
 
 use crate::common;
@@ -22,11 +21,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Ranks on each host.
+/// The number of ranks on each host.
 pub const RANKS_PER_HOST: usize = 2;
-/// Ranks of a job.
+/// The number of ranks of a job.
 pub const RANKS: usize = 8;
-/// The hosts that a job starts on.
+/// The hosts on which a job starts.
 pub const FIRST_HOSTS: [&str; 4] = ["node1", "node2", "node3", "node4"];
 
 /// The folder of the scripts.
@@ -34,7 +33,7 @@ pub fn scripts() -> PathBuf {
     Path::new(env!("WORKSPACE_ROOT")).join("tests/hosts")
 }
 
-/// A program that Cargo builds beside the tests: `target/<profile>/examples/NAME`.
+/// A program that Cargo builds with the tests: `target/<profile>/examples/NAME`.
 pub fn example(name: &str) -> String {
     let own = std::env::current_exe().unwrap();
     let path = own.ancestors().nth(2).unwrap().join("examples").join(name);
@@ -50,7 +49,7 @@ pub fn random() -> Rng {
     Rng::new(seed)
 }
 
-/// Seconds; most limits are given in them.
+/// A number of seconds; most limits are given in this unit.
 pub const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
@@ -77,23 +76,23 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// How long a set of hosts may live, and with it every wait for what happens on them: less than .config/nextest.toml gives a
-/// test, so that they end in order, and far above what a loaded machine needs. Alone a test takes 10 to 40 seconds.
+/// How long a set of hosts may live. This bounds every wait for events on them. It is less than .config/nextest.toml allows a test, so that
+/// the hosts end normally, and far more than a loaded machine needs. A test that runs alone takes 10 to 40 seconds.
 const LIFETIME: Duration = seconds(900);
 
 /// The hosts `head` and `node1` to `nodeN`.
 pub struct Hosts {
     state: PathBuf,
     expired: Arc<AtomicBool>,
-    // Dropped, it ends the thread that counts the seconds.
+    // When this is dropped, it ends the thread that counts the seconds.
     _calm: Sender<()>,
-    // Ranks that wait keep a core busy: two sets of hosts work at a time.
+    // Ranks that wait keep a core busy, so only two sets of hosts work at the same time.
     _lock: Option<File>,
 }
 
 impl Hosts {
-    /// Starts them. After [`LIFETIME`] they are killed, whatever they are doing, and the test fails. None, with a loud note, if
-    /// this machine does not allow such hosts.
+    /// Starts the hosts. After [`LIFETIME`] they are killed, whatever they are doing, and the test fails. Returns `None`, with a loud note,
+    /// if this machine does not allow such hosts.
     pub fn up(nodes: u32) -> Option<Hosts> {
         if !can("hosts.sh") {
             return None;
@@ -101,7 +100,7 @@ impl Hosts {
         Some(Hosts::start(nodes, Some(common::one_at_a_time())))
     }
 
-    /// A second set, beside the first one of a test.
+    /// Starts a second set, in addition to a test's first one.
     pub fn up_beside(_first: &Hosts, nodes: u32) -> Hosts {
         Hosts::start(nodes, None)
     }
@@ -118,7 +117,7 @@ impl Hosts {
         std::thread::spawn(move || {
             if alarm.recv_timeout(LIFETIME) == Err(RecvTimeoutError::Timeout) {
                 expired.store(true, Ordering::Relaxed);
-                // The test sees its processes end.
+                // The test sees the end of these hosts' processes.
                 let _ = down.stdin(Stdio::null()).output();
             }
         });
@@ -126,7 +125,7 @@ impl Hosts {
         hosts
     }
 
-    /// The folder of their state, as `BIVOUAC_TEST_HOSTS` names it.
+    /// The folder with the state of the hosts, as `BIVOUAC_TEST_HOSTS` names it.
     pub fn state(&self) -> &Path {
         &self.state
     }
@@ -158,11 +157,11 @@ impl Hosts {
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
-    /// One of the scripts, to be run.
+    /// A command that runs one of the scripts.
     pub fn command(&self, script: &str, args: &[&str]) -> Command {
         let mut command = Command::new(scripts().join(script));
         command.args(args).env("BIVOUAC_TEST_HOSTS", &self.state);
-        // Settings of the person who runs the tests would lead elsewhere.
+        // Settings of the person who runs the tests would change the result.
         for (variable, _) in std::env::vars_os() {
             let name = variable.to_string_lossy();
             if name.starts_with("BIVOUAC_") && !name.starts_with("BIVOUAC_TEST_") {
@@ -172,12 +171,12 @@ impl Hosts {
         command
     }
 
-    /// Runs one of the scripts, which must succeed; what it printed.
+    /// Runs one of the scripts, which must succeed, and returns its output.
     pub fn script(&self, script: &str, args: &[&str]) -> String {
         self.try_script(script, args).unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// Runs one of the scripts: what it printed, or how it failed.
+    /// Runs one of the scripts, and returns its output or how it failed.
     pub fn try_script(&self, script: &str, args: &[&str]) -> Result<String, String> {
         let output = finish(self.command(script, args));
         if !output.status.success() {
@@ -186,17 +185,17 @@ impl Hosts {
         Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
     }
 
-    /// Runs a command on a host, which must succeed; what it printed.
+    /// Runs a command on a host, which must succeed, and returns its output.
     pub fn on(&self, host: &str, command: &[&str]) -> String {
         self.script("hosts.sh", &[&["exec", host], command].concat())
     }
 
-    /// All processes of a host end, its memory and disk are lost; its peers see closed connections.
+    /// Ends all processes of a host. Its memory and disk are lost, and its peers see closed connections.
     pub fn kill(&self, host: &str) {
         self.script("hosts.sh", &["kill", host]);
     }
 
-    /// The same, in microseconds.
+    /// Does the same as `kill`, within microseconds.
     pub fn strike(&self, host: &str) {
         let process = Pid::from_raw(self.first_process(host)).unwrap();
         kill_process(process, Signal::KILL).unwrap();
@@ -205,37 +204,37 @@ impl Hosts {
         fs::remove_file(path).unwrap();
     }
 
-    /// The same as `kill`, and its peers hear nothing.
+    /// Does the same as `kill`, but the peers hear nothing.
     pub fn power_off(&self, host: &str) {
         self.script("hosts.sh", &["poweroff", host]);
     }
 
-    /// Its network link goes down; it lives on.
+    /// Takes down the network link of a host, which stays alive.
     pub fn cut(&self, host: &str) {
         self.script("hosts.sh", &["cut", host]);
     }
 
-    /// Its network link is back.
+    /// Brings the network link of a host up again.
     pub fn heal(&self, host: &str) {
         self.script("hosts.sh", &["heal", host]);
     }
 
-    /// All its processes stop where they are.
+    /// Stops all processes of a host where they are.
     pub fn freeze(&self, host: &str) {
         self.script("hosts.sh", &["freeze", host]);
     }
 
-    /// They go on.
+    /// Lets the stopped processes of a host continue.
     pub fn thaw(&self, host: &str) {
         self.script("hosts.sh", &["thaw", host]);
     }
 
-    /// A lost host starts again, with an empty disk.
+    /// Starts a lost host again, with an empty disk.
     pub fn boot(&self, host: &str) {
         self.script("hosts.sh", &["boot", host]);
     }
 
-    /// A lost host starts again, with the disk that it had.
+    /// Starts a lost host again, with the disk that it had.
     pub fn boot_with_old_disk(&self, host: &str) {
         self.script("hosts.sh", &["boot", host, "--old-disk"]);
     }
@@ -247,7 +246,7 @@ impl Hosts {
 
     fn show_logs(&self) {
         let slurm = self.state.join("slurm");
-        // What SLURM's daemons print, they also log.
+        // SLURM's daemons also log everything that they print.
         let is_shown = |path: &PathBuf| match path.extension().and_then(|end| end.to_str()) {
             Some("log") => true,
             Some("out") => !path.starts_with(&slurm),
@@ -276,7 +275,7 @@ impl Drop for Hosts {
     }
 }
 
-/// Does the machine allow what a script does? Otherwise says so loudly.
+/// Does the machine allow what a script does? Prints a loud note if it does not.
 pub fn can(script: &str) -> bool {
     let mut command = Command::new(scripts().join(script));
     command.arg("can");
@@ -293,10 +292,10 @@ pub fn can(script: &str) -> bool {
     output.status.success()
 }
 
-/// One simulation: where its checkpoints go, how it is set up, what its ranks have written down.
+/// One simulation: the place of its checkpoints, its settings, and the lines that its ranks have written.
 pub struct Job<'a> {
     pub hosts: &'a Hosts,
-    /// On the shared file system.
+    /// The folder of the job, on the shared file system.
     pub folder: PathBuf,
     env: BTreeMap<String, String>,
     launcher_env: BTreeMap<String, String>,
@@ -323,13 +322,13 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// Leaves a setting to what the program reads.
+    /// Removes a setting from the environment, so that the program's own files decide.
     pub fn unset(&mut self, variable: &str) -> &mut Self {
         self.env.remove(variable);
         self
     }
 
-    /// A setting of the launcher: it is in its environment, and not passed on to the ranks by us.
+    /// Sets a variable only in the launcher's environment. The test does not pass it on to the ranks.
     pub fn set_launcher(&mut self, variable: &str, value: &str) -> &mut Self {
         self.launcher_env.insert(variable.to_owned(), value.to_owned());
         self
@@ -343,13 +342,13 @@ impl<'a> Job<'a> {
         self.folder.join(name).to_str().unwrap().to_owned()
     }
 
-    /// `mpirun` with two ranks on each of these hosts, up to the program and its arguments, which follow.
+    /// `mpirun` with two ranks on each of these hosts, followed by a program and its arguments.
     pub fn mpirun(&self, on: &[&str], program: &[&str]) -> Vec<String> {
         let places: Vec<String> = on.iter().map(|host| format!("{host}:{RANKS_PER_HOST}")).collect();
         self.mpirun_without_hosts(&[&["--host", &places.join(",")], program].concat())
     }
 
-    /// The same for somebody who adds the hosts.
+    /// The same command without the hosts, which the caller adds.
     pub fn mpirun_without_hosts(&self, rest: &[&str]) -> Vec<String> {
         let mut words = vec!["mpirun".to_owned()];
         for variable in self.env.keys() {
@@ -359,27 +358,27 @@ impl<'a> Job<'a> {
         words
     }
 
-    /// The worker that checks every byte it restores, with its arguments.
+    /// The worker, which checks every byte that it restores, with its arguments.
     pub fn worker(&self, args: &[&str]) -> Vec<String> {
         let first = [example("damage-worker"), "run".into(), "--out".into(), self.path("ranks")];
         first.into_iter().chain(args.iter().map(|word| word.to_string())).collect()
     }
 
-    /// The command for `head`, with the job's settings in its environment.
+    /// A command for `head`, with the job's settings in its environment.
     pub fn command(&self, words: &[impl AsRef<str>]) -> Command {
         let mut command = self.command_with("hosts.sh", &["exec", "head"]);
         command.args(words.iter().map(AsRef::as_ref));
         command
     }
 
-    /// One of the scripts, with the job's settings in its environment.
+    /// A command that runs one of the scripts, with the job's settings in its environment.
     pub fn command_with(&self, script: &str, args: &[&str]) -> Command {
         let mut command = self.hosts.command(script, args);
         command.envs(&self.env).envs(&self.launcher_env).current_dir(&self.folder);
         command
     }
 
-    /// Starts a command on `head`. `name` is that of its logs.
+    /// Starts a command on `head`, whose logs have the name `name`.
     pub fn start(&self, name: &str, words: &[impl AsRef<str>]) -> Run<'a> {
         Run::start(self.hosts, self.command(words), &self.folder.join(name))
     }
@@ -391,8 +390,8 @@ impl<'a> Job<'a> {
         self.start(name, &self.mpirun(on, &worker))
     }
 
-    /// Starts the worker under the supervisor, on the first of `nodes` hosts but for `spares`. More options of the
-    /// supervisor follow.
+    /// Starts the worker under the supervisor, on the first of `nodes` hosts, except for the `spares`. `options` are
+    /// more options of the supervisor.
     pub fn supervise_worker(&self, name: &str, nodes: u32, options: &[&str], args: &[&str]) -> Run<'a> {
         let worker = self.worker(args);
         self.supervise(name, nodes, options, &worker.iter().map(String::as_str).collect::<Vec<_>>())
@@ -410,7 +409,7 @@ impl<'a> Job<'a> {
         self.start(name, &words)
     }
 
-    /// The lines of `attempts.jsonl` in the run directory.
+    /// The records in `attempts.jsonl` in the run directory.
     pub fn records(&self) -> Vec<serde_json::Value> {
         let text = lines_written_to(&self.folder.join("bivouac-run/attempts.jsonl"));
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -421,24 +420,24 @@ impl<'a> Job<'a> {
         serde_json::from_slice(&text).unwrap()
     }
 
-    /// The supervisor's process, as `head` numbers it.
+    /// The supervisor's process number, as `head` sees it.
     pub fn supervisor_pid(&self) -> u64 {
         self.supervisor_record()["supervisor"]["pid"].as_u64().unwrap()
     }
 
-    /// The hosts that the supervised job computes on, in the order of their ranks.
+    /// The hosts on which the supervised job computes, in the order of their ranks.
     pub fn seats(&self) -> Vec<String> {
         let record = self.supervisor_record();
         let seats = record["seats"].as_array().unwrap().iter();
         seats.map(|seat| seat.as_str().unwrap().split(':').next().unwrap().to_owned()).collect()
     }
 
-    /// All that a rank has written down.
+    /// All lines that a rank has written.
     pub fn log(&self, rank: usize) -> String {
         lines_written_to(&self.folder.join(format!("ranks/rank-{rank}.log")))
     }
 
-    /// What a rank has written down in each attempt.
+    /// The lines that a rank has written in each attempt.
     pub fn attempts(&self, rank: usize) -> Vec<Attempt> {
         let mut attempts = Vec::new();
         for line in self.log(rank).lines() {
@@ -450,7 +449,7 @@ impl<'a> Job<'a> {
         attempts
     }
 
-    /// The attempts that opened a session, by generation: what each rank wrote down that came that far.
+    /// The attempts that opened a session, by generation: for each, the lines of every rank that opened it.
     pub fn generations(&self) -> BTreeMap<u64, Vec<Attempt>> {
         let mut generations: BTreeMap<u64, Vec<Attempt>> = BTreeMap::new();
         for attempt in (0..RANKS).flat_map(|rank| self.attempts(rank)) {
@@ -461,7 +460,7 @@ impl<'a> Job<'a> {
         generations
     }
 
-    /// The last attempt of every rank, which must be the same one, and have come to its end.
+    /// The last attempt of every rank. It must be the same one on all ranks, and must have reached its end.
     pub fn last_attempts(&self) -> Vec<Attempt> {
         let (generation, last) = self.generations().pop_last().expect("no session was ever opened");
         assert_eq!(last.len(), RANKS, "generation {generation}: not all ranks were there");
@@ -482,7 +481,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// What one rank wrote down in one attempt.
+/// The lines that one rank wrote in one attempt.
 #[derive(Debug)]
 pub struct Attempt {
     pub rank: usize,
@@ -498,19 +497,19 @@ pub struct Restored {
 }
 
 impl Attempt {
-    /// The rest of the lines that start so.
+    /// The rest of each line that starts with this word.
     pub fn all<'b>(&'b self, word: &'b str) -> impl Iterator<Item = &'b str> {
         self.lines.iter().filter_map(move |line| line.strip_prefix(word))
     }
 
-    /// The rest of the only line that starts so.
+    /// The rest of the only line that starts with this word.
     pub fn one(&self, word: &str) -> &str {
         let found: Vec<&str> = self.lines.iter().filter_map(|line| line.strip_prefix(word)).collect();
         assert_eq!(found.len(), 1, "rank {}: lines that start with {word:?}\n{:#?}", self.rank, self.lines);
         found[0]
     }
 
-    /// What it restored; that must be one checkpoint, and every byte of it must have been right.
+    /// The checkpoint that the rank restored. It must be one checkpoint, and every byte of it must have been right.
     pub fn restored(&self) -> Restored {
         let line = self.one("restored ");
         let value = |key: &str| {
@@ -535,17 +534,17 @@ impl Attempt {
         self.all("opened generation=").next()?.parse().ok()
     }
 
-    /// Did it come to its end?
+    /// Did the attempt reach its end?
     pub fn is_whole(&self) -> bool {
         self.lines.last().is_some_and(|line| line == "end")
     }
 
-    /// The newest version that it was told to be committed at this level.
+    /// The newest version that the rank heard was committed at this level.
     pub fn newest_committed(&self, level: &str) -> u64 {
         self.newest("committed version=", level)
     }
 
-    /// The same, where it was told so between its calls.
+    /// The newest version that the rank heard was committed at this level between two of its calls.
     pub fn newest_silently_committed(&self, level: &str) -> u64 {
         self.newest("silently version=", level)
     }
@@ -557,7 +556,7 @@ impl Attempt {
     }
 }
 
-/// A command that runs on `head`, beside the test.
+/// A command that runs on `head`, alongside the test.
 pub struct Run<'a> {
     hosts: &'a Hosts,
     child: Child,
@@ -580,7 +579,7 @@ fn read(path: &Path) -> String {
 }
 
 impl<'a> Run<'a> {
-    /// Standard output and standard error go to `PATH.out` and `PATH.log`: `mpirun` passes on pieces of lines.
+    /// Standard output and standard error go to `PATH.out` and `PATH.log`, because `mpirun` passes on pieces of lines.
     fn start(hosts: &'a Hosts, mut command: Command, path: &Path) -> Run<'a> {
         let (out, log) = (path.with_extension("out"), path.with_extension("log"));
         let streams = [&out, &log].map(|path| File::create(path).unwrap());
@@ -590,17 +589,17 @@ impl<'a> Run<'a> {
         Run { hosts, child, out, log }
     }
 
-    /// The process that was started: the command itself has another number, on `head`.
+    /// The process that was started here: the command itself has another number, on `head`.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has printed so far to standard output.
+    /// The text that the command has printed so far to standard output.
     pub fn out(&self) -> String {
         read(&self.out)
     }
 
-    /// What it has printed so far to standard error.
+    /// The text that the command has printed so far to standard error.
     pub fn log(&self) -> String {
         read(&self.log)
     }
@@ -610,7 +609,7 @@ impl<'a> Run<'a> {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits until something holds; fails if the command ends before.
+    /// Waits until a condition holds, and fails if the command ends earlier.
     pub fn wait_until(&mut self, what: &str, mut holds: impl FnMut() -> bool) {
         while !holds() {
             assert!(self.is_running(), "it ended before: {what}\n{}\n{}", self.out(), self.log());
@@ -618,13 +617,13 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits until it has printed a line that starts so, to standard output.
+    /// Waits until the command has printed a line with this start to standard output.
     pub fn wait_for_line(&mut self, start: &str) {
         let path = self.out.clone();
         self.wait_until(start, || read(&path).lines().any(|line| line.starts_with(start)));
     }
 
-    /// Waits until it has printed this to standard error.
+    /// Waits until the command has printed this text to standard error.
     pub fn wait_for_log(&mut self, text: &str) {
         let path = self.log.clone();
         self.wait_until(text, || read(&path).contains(text));
@@ -637,7 +636,7 @@ impl<'a> Run<'a> {
         self.wait_until(&line, || (0..RANKS).all(holds));
     }
 
-    /// Waits for its end, whatever it is.
+    /// Waits for the command's end, whatever its status.
     pub fn end(mut self) -> Ended {
         while self.is_running() {
             std::thread::sleep(Duration::from_millis(5));
@@ -646,14 +645,14 @@ impl<'a> Run<'a> {
         Ended { status: self.child.wait().unwrap(), out: self.out(), log: self.log() }
     }
 
-    /// Waits for its end, which must be a good one; its standard output.
+    /// Waits for the command's end, which must be successful, and returns its standard output.
     pub fn finish(self) -> String {
         let ended = self.end();
         assert!(ended.status.success(), "{}\n{}\n{}", ended.status, ended.out, ended.log);
         ended.out
     }
 
-    /// Waits for its end, which must not be a good one.
+    /// Waits for the command's end, which must be a failure.
     pub fn fail(self) -> Ended {
         let ended = self.end();
         assert!(!ended.status.success(), "it succeeded\n{}\n{}", ended.out, ended.log);
@@ -663,7 +662,7 @@ impl<'a> Run<'a> {
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
-        // What it started on the hosts ends with the hosts.
+        // The processes that the command started on the hosts end with the hosts.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# first.sh NAME: the first process of a host, in its fresh namespaces. It ends with the host, or the host with it.
+# first.sh NAME: the first process of a host, in its fresh namespaces. It ends with the host, and the host ends with it.
 set -euo pipefail
 
 name=$1
@@ -11,12 +11,12 @@ folder=$state/hosts/$name
 
 hostname "$name"
 
-# A private file for each that must differ between hosts and boots.
+# A private file in place of each that must differ between hosts and boots.
 echo "$name" > "$folder/hostname"
 cat /proc/sys/kernel/random/uuid > "$folder/boot_id"
 mkdir -p "$state/disks/$name"
 
-# The machine's /proc is still in place: it has our number outside, and in the head's namespace of processes.
+# The machine's /proc is still in place: it shows this process's number outside, and in the head's process namespace.
 read -r pid _ < /proc/self/stat
 while read -r key _ inner _; do [ "$key" != NSpid: ] || break; done < /proc/self/status
 echo "$pid $inner $(readlink /proc/self/ns/net)" > "$folder/process.new"
@@ -46,7 +46,7 @@ else
 fi
 touch "$folder/ready"
 
-# Waiting also collects orphans.
+# Waiting also reaps orphans.
 set +e
 while :; do
     sleep 3600 &

@@ -1,5 +1,5 @@
-//! One bit of what is left is wrong when a lost host's shards are made again: it is found, repaired where the scheme has
-//! enough redundancy left, and never restored.
+//! A bit in the remaining data is wrong while a lost host's shards are rebuilt. The bit is found, repaired if the scheme has enough
+//! redundancy left, and never restored.
 
 use crate::bed::{Attempt, Hosts, random};
 use crate::checks::{calm_digest, protected, restored_by_all};
@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 /// The version that is protected everywhere when a host is killed.
 const NEWEST: u64 = 7;
 
-/// What is hit.
+/// The data in which a bit is flipped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Target {
     /// A rank's own shard, on the rank's host.
@@ -24,7 +24,7 @@ enum Target {
     Parity { host: &'static str, rank: u32 },
 }
 
-/// Turns one bit around in the newest version of a target, in the shared memory of a host.
+/// Flips one bit in the newest version of a target, in the shared memory of a host.
 fn flip(hosts: &Hosts, target: Target, rng: &mut Rng) {
     let (on, rank, content): (&[&str], u32, Content) = match &target {
         Target::Own { host, rank } => (std::slice::from_ref(host), *rank, Content::Shard),
@@ -61,8 +61,8 @@ fn flip(hosts: &Hosts, target: Target, rng: &mut Rng) {
     assert_eq!(hits, 1, "{target:?}: not exactly one of that");
 }
 
-/// node3 (ranks 4 and 5) dies while a bit is wrong elsewhere. There is no local tier, and the global one is old. What all
-/// ranks restored, and what they counted.
+/// node3 (ranks 4 and 5) dies while a bit is wrong elsewhere. There is no local tier, and the global one is old. Returns the version that
+/// all ranks restored, and their attempts.
 fn host_dies_while_a_bit_is_wrong(scheme: &str, target: Target) -> Option<(u64, Vec<Attempt>)> {
     let hosts = Hosts::up(5)?;
     let mut rng = random();

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
 # Several hosts on one machine, for tests. Each host is a set of namespaces (network, host name, processes, mounts,
-# shared memory) with an address, a boot id, a disk and a /dev/shm of its own; the rest of the file system is common
-# to all and plays the parallel file system. Needs root, and leaves nothing behind on the machine.
+# shared memory) with its own address, boot id, disk and /dev/shm; all hosts share the rest of the file system, which
+# serves as the parallel file system. Needs root, and leaves nothing behind on the machine.
 #
 #   hosts.sh up N [--owner PID]   starts the host `head` and the hosts node1 ... nodeN; they end with process PID
 #   hosts.sh exec HOST COMMAND    runs a command there, with the settings for MPI (mpi.env)
 #   hosts.sh kill HOST            all its processes end at once; the kernel closes their connections
-#   hosts.sh poweroff HOST        the same without a word to the network
+#   hosts.sh poweroff HOST        the same, without notice to the network
 #   hosts.sh cut HOST             its network link goes down; its processes live on
 #   hosts.sh heal HOST            the link comes up again
 #   hosts.sh freeze HOST          all its processes stop where they are; it still answers the network
-#   hosts.sh thaw HOST            they go on
-#   hosts.sh boot HOST [--old-disk]   starts a lost host, with an empty disk, or with the one it had
+#   hosts.sh thaw HOST            they continue
+#   hosts.sh boot HOST [--old-disk]   starts a lost host, with an empty disk, or with its old one
 #   hosts.sh status               each host with its address and process
 #   hosts.sh down                 ends all hosts and removes the state
-#   hosts.sh leftovers            what is still there of them: prints nothing, or ends with status 1
-#   hosts.sh can                  ends with status 0 if this machine allows all that, and else says what is missing
+#   hosts.sh leftovers            what is left of them: prints nothing, or ends with status 1
+#   hosts.sh can                  ends with status 0 if this machine allows all that, and otherwise says what is missing
 #
-# BIVOUAC_TEST_SHM is the size of their shared memory (default 512m).
-# BIVOUAC_TEST_HOSTS names the folder of the state (default /tmp/bivouac-hosts/default). Two sets of hosts live beside each
-# other in two such folders. In the folder, `local` is each host's own disk, as that host sees it, and `disks/HOST`
-# the same disk from outside. `head` holds the network switch: it cannot be cut or lost.
+# BIVOUAC_TEST_SHM is the size of the hosts' shared memory (default 512m).
+# BIVOUAC_TEST_HOSTS names the folder of the state (default /tmp/bivouac-hosts/default). Two sets of hosts can exist at
+# once in two such folders. In the folder, `local` is each host's own disk, as that host sees it, and `disks/HOST` is the
+# same disk from outside. `head` holds the network switch: it cannot be cut or lost.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -39,7 +39,8 @@ die() {
     exit 1
 }
 
-# The first process of a host, as the machine numbers it. The network namespace beside it tells a number used again.
+# The first process of a host, as the machine numbers it. The network namespace next to it reveals a number
+# that is used again.
 first_process() {
     local pid network
     read -r pid _ network 2> /dev/null < "$state/hosts/$1/process" || return 1
@@ -76,10 +77,10 @@ can() {
     return 1
 }
 
-# Is it the state of a set of hosts? Nothing else is ever removed, whatever BIVOUAC_TEST_HOSTS says.
+# Is this folder the state of a set of hosts? Nothing else is ever removed, whatever BIVOUAC_TEST_HOSTS says.
 is_state() { [ -e "$1/lock.held" ] && [ -d "$1/hosts" ] && [ -d "$1/disks" ]; }
 
-# Folders whose keeper is gone, however it ended: what their hosts wrote is of no use any more.
+# Removes folders whose keeper is gone, however it ended: nobody needs what their hosts wrote.
 sweep() {
     local folder
     for folder in "$(dirname "$state")"/*/; do
@@ -100,7 +101,7 @@ up() {
     [ -z "$owner" ] || [ -d "/proc/$owner" ] || die "up: there is no process $owner"
     mkdir -p "$(dirname "$state")"
     (
-        # Nobody sweeps while a folder has no locked lock yet.
+        # Nobody may sweep while the lock of a new folder is not held yet.
         flock 8
         sweep
         mkdir "$state" 2> /dev/null || die "$state is in use: hosts.sh down"
@@ -142,7 +143,7 @@ boot() {
     holds_soon answers "$name" || die "$name does not answer over the network"
 }
 
-# A namespace of processes ends with its first one; that process is gone when all others are.
+# A process namespace ends with its first process; that process is gone when all others are.
 end_host() {
     local pid
     pid=$(process_of "$1")
@@ -156,7 +157,7 @@ down() {
     is_state "$state" || die "$state is no state of test hosts: remove it yourself"
     local pid
     if pid=$(first_process head); then kill -KILL "$pid"; fi
-    # The keeper removes the folder; without a keeper it is ours to do.
+    # The keeper removes the folder; without a keeper, this process does.
     if ! holds_soon test ! -d "$state"; then
         flock --nonblock "$state/lock" true || die "the keeper of $state does not end: $(cat "$state/keeper.log")"
         rm -rf "$state"
@@ -223,10 +224,10 @@ cut) is_node "${1:-}" && on_switch ip link set "port-$1" down ;;
 heal)
     is_node "${1:-}"
     on_switch ip link set "port-$1" up
-    # Neighbours forget only after a second that it was not there.
+    # Neighbours need a second to forget that the host was absent.
     holds_soon answers "$1" || die "$1 does not answer over the network"
     ;;
-# Process -1 is all processes of the host but its first one.
+# Process -1 stands for all processes of the host but its first one.
 freeze) is_node "${1:-}" && run_on "$1" /bin/kill -STOP -- -1 ;;
 thaw) is_node "${1:-}" && run_on "$1" /bin/kill -CONT -- -1 ;;
 boot) boot "${1:-}" "${2:-}" ;;

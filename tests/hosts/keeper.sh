@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# keeper.sh OWNER: starts `head`, waits until it ends or the process OWNER does (if one is named), and removes
-# everything. While it lives it holds the lock of the state's folder. If it is killed itself, the kernel ends the
-# hosts, and the next `hosts.sh up` removes the folder.
+# keeper.sh OWNER: starts `head`, waits until it or the process OWNER (if one is named) ends, and removes everything.
+# While it lives, it holds the lock of the state's folder. If it is killed itself, the kernel ends the hosts, and the
+# next `hosts.sh up` removes the folder.
 set -euo pipefail
 
 owner=$1
@@ -20,7 +20,7 @@ if [ -n "$owner" ]; then
     setpriv --pdeathsig KILL tail --pid="$owner" --sleep-interval=0.2 --follow /dev/null 9>&- &
 fi
 wait -n || true
-# `unshare` takes its child, and that all other processes of all hosts, along.
+# `unshare` takes its child with it, and the child takes all other processes of all hosts.
 mapfile -t left < <(jobs -p)
 kill -KILL "${left[@]}" 2> /dev/null || true
 wait || true

@@ -1,4 +1,4 @@
-//! Hosts die with all that they hold; the redundancy sets bring it back on a spare, under the supervisor.
+//! Hosts die with everything that they hold; the redundancy sets bring the lost data back on a spare, under the supervisor.
 
 use crate::bed::{Attempt, FIRST_HOSTS, Hosts, Job, RANKS_PER_HOST, random};
 use crate::checks::{calm_digest, check_attempts, check_counters, protected, restored_by_all, wait_for_protected};
@@ -10,8 +10,8 @@ fn ranks_of(host: &str) -> std::ops::Range<usize> {
     first..first + RANKS_PER_HOST
 }
 
-/// One host died, so there was one restart: from what ranks had been told to be committed or newer, on the lost host's ranks from their
-/// peers. Each rank's tier.
+/// Checks that one host died and that there was one restart. It restored the newest version that ranks had heard was committed, or a newer
+/// one; the lost host's ranks restored from their peers. Returns each rank's tier.
 fn check_one_restart(job: &Job, victim: &str, newest: impl Fn(&Attempt) -> u64) -> Vec<String> {
     let generations = job.generations();
     assert_eq!(generations.len(), 2, "one host died, so one restart");
@@ -26,7 +26,7 @@ fn check_one_restart(job: &Job, victim: &str, newest: impl Fn(&Attempt) -> u64) 
 
 fn one_host_dies_mid_computation(scheme: &str) {
     let Some(hosts) = Hosts::up(5) else { return };
-    // So many that it is still at it when a busy machine has come to strike.
+    // There are so many versions that the job is still running when a busy machine gets round to the kill.
     let args = ["--versions", "100", "--pause-ms", "40", "--elements", "40001"];
     let mut rng = random();
     let job = protected(&hosts, scheme);
@@ -69,13 +69,13 @@ fn one_host_dies_mid_computation_rs() {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Under MPI_Init, where no thread of ours may call MPI, while ranks compute without any call
+// Under MPI_Init, where the library's threads may not call MPI, while ranks compute without any call
 
 #[test]
 fn levels_are_committed_between_hosts_while_ranks_only_compute_and_a_network_is_cut_for_a_while() {
     let Some(hosts) = Hosts::up(4) else { return };
     let mut job = protected(&hosts, "xor(4)");
-    // The launcher is not to end the job for that.
+    // The launcher must not end the job because of the cut network.
     for variable in ["OMPI_MCA_oob_tcp_keepalive_time", "OMPI_MCA_oob_tcp_keepalive_intvl"] {
         job.set_launcher(variable, "7200");
     }
@@ -176,8 +176,7 @@ fn two_hosts_die_at_once_xor_says_that_it_cannot_and_falls_back_to_global() {
 // ---------------------------------------------------------------------------------------------------------------------
 // At the worst moments
 
-/// When a host is killed: so many microseconds after rank 0 has written down its n-th line that starts so, in the attempt
-/// that is running.
+/// When a host is killed: this many microseconds after rank 0 has written its n-th line with this start, in the running attempt.
 #[derive(Clone, Debug)]
 struct Moment {
     line: &'static str,
@@ -185,10 +184,10 @@ struct Moment {
     delay: Duration,
 }
 
-/// Kills in turn: while a shard is captured, while copies and parity travel, while the levels are committed.
+/// The moments of the kills, in turn: while a shard is captured, while copies and parity travel, and while the levels are committed.
 fn moments(kills: u64, rng: &mut Rng) -> Vec<Moment> {
-    // Right after a capture; with copies and parity on their way; while the levels' verdicts are on their way to the other
-    // ranks, and the next version is captured.
+    // The phases are right after a capture, while copies and parity are on their way, and while the levels' verdicts are on their way to
+    // the other ranks and the next version is captured.
     let phases = [("captured version=", 3000), ("captured version=", 80_000), ("committed version=", 20_000)];
     let moment = |kill: u64| {
         let (line, delay) = phases[kill as usize % phases.len()];
@@ -203,7 +202,7 @@ fn hosts_die_during_capture_exchange_and_commit_and_an_older_or_the_same_version
     let kills =
         std::env::var("BIVOUAC_TEST_HOST_KILLS").map_or(3, |text| text.parse().expect("BIVOUAC_TEST_HOST_KILLS"));
     let mut rng = random();
-    // 3 MiB a rank: the exchange takes tens of milliseconds.
+    // Each rank has 3 MiB, so the exchange takes tens of milliseconds.
     let args = ["--versions", "60", "--wait", "node-loss", "--elements", "400001"];
     let mut job = protected(&hosts, "xor(4)");
     job.set("BIVOUAC_MEMORY_BUDGET", "256 MiB").set("BIVOUAC_JOB_BLOCK", "64 KiB");
@@ -212,7 +211,7 @@ fn hosts_die_during_capture_exchange_and_commit_and_an_older_or_the_same_version
     let mut generation = 0;
     let mut killed = 0;
     for moment in moments(kills, &mut rng) {
-        // The attempt after the last kill; when the work is done there is nothing left to kill.
+        // This is the attempt after the last kill; when the work is done, nothing is left to kill.
         let here = || {
             let last = job.attempts(0).pop()?;
             let at = last.generation().filter(|at| *at > generation)?;
@@ -226,13 +225,13 @@ fn hosts_die_during_capture_exchange_and_commit_and_an_older_or_the_same_version
         let Some(at) = at else { break };
         std::thread::sleep(moment.delay);
         let seated: Vec<String> = job.seats();
-        // The root's host only sometimes: its successor has to watch the old claim for some seconds.
+        // The root's host is killed only sometimes, because its successor has to watch the old claim for some seconds.
         let victim = &seated[if rng.chance(1, 6) { 0 } else { 1 + rng.below(3) as usize }];
         println!("{victim} is killed in generation {at}: {moment:?}");
         hosts.strike(victim);
         killed += 1;
         generation = at;
-        // It comes back as it came from the factory, and is a spare from then on.
+        // The host comes back with an empty disk, and is a spare from then on.
         hosts.boot(victim);
     }
     run.finish();
@@ -243,7 +242,7 @@ fn hosts_die_during_capture_exchange_and_commit_and_an_older_or_the_same_version
 
 fn a_host_dies_during_the_rebuild_of_an_earlier_loss(victim: &str) {
     let Some(hosts) = Hosts::up(6) else { return };
-    // 8 MiB a rank: loading takes long enough to be hit.
+    // Each rank has 8 MiB, so loading takes long enough to be hit.
     let args = ["--versions", "10", "--hold", "6", "--wait", "node-loss", "--elements", "1000001"];
     let mut rng = random();
     let mut job = protected(&hosts, "rs(2,2)");

@@ -2,8 +2,8 @@
 # Sourced: puts this shell, and all that it starts, into one group of the scheduler.
 #
 # Linux makes a group of each session (setsid) and divides the processors between groups. Linux 6.18 lets such groups wait for each
-# other: of four test hosts whose ranks compute on two cores some got no time at all for 5 to 35 s. In one group nobody waits
-# longer than some milliseconds. A group in which a container or a batch system has put us is kept.
+# other: of four test hosts whose ranks compute on two cores, some received no time at all for 5 to 35 s. In one group, nobody
+# waits longer than some milliseconds. If a container or a batch system has put us into a group, that group is kept.
 
 one_group=
 enter_one_group() {

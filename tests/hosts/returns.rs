@@ -1,4 +1,5 @@
-//! Hosts that were given up come back: with stale data, with their old disk, or while they still believe to be in charge.
+//! Hosts that were given up come back: with stale data, with their old disk, or while their processes still believe
+//! that they are in charge.
 
 use crate::bed::{Hosts, Job, RANKS, Run, files, random, seconds};
 use crate::checks::{calm_digest, check_counters, protected, restored_by_all, wait_for_protected};
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Waits until all ranks hold before a version, in a generation.
+/// Waits until all ranks hold before a version, in one generation.
 fn wait_for_hold_in(run: &mut Run, job: &Job, generation: u64, version: u64) {
     let line = format!("hold version={version}");
     run.wait_until(&format!("{line} in generation {generation}"), || {
@@ -23,11 +24,11 @@ fn wait_for_hold_in(run: &mut Run, job: &Job, generation: u64, version: u64) {
 fn a_host_whose_network_is_cut_counts_as_dead_and_its_stale_data_is_not_believed_when_it_is_back() {
     let Some(hosts) = Hosts::up(5) else { return };
     let job = protected(&hosts, "partner(1)");
-    // Slow enough that the host is cut off long before all wait at version 25, also on a machine that is busy.
+    // The job is slow enough that the host is cut off long before all ranks wait at version 25, even on a busy machine.
     let args = ["--versions", "30", "--hold", "25", "--pause-ms", "400"];
     let mut run = job.supervise_worker("run", 5, &["--spares", "1"], &args);
     wait_for_protected(&mut run, &job, 8);
-    // Without its daemon nobody on the cut host ends its ranks: they compute on and capture versions that nobody commits.
+    // Without its daemon, nothing ends the cut-off host's ranks: they continue to compute, and capture versions that nobody commits.
     hosts.on("node3", &["pkill", "-STOP", "orted"]);
     hosts.cut("node3");
     wait_for_hold_in(&mut run, &job, 2, 25);
@@ -54,14 +55,14 @@ fn a_host_whose_network_is_cut_counts_as_dead_and_its_stale_data_is_not_believed
     assert_eq!(job.digest(), calm_digest(30, 20_001));
 }
 
-/// The root rank's host is cut off in the middle of its work and stands still, the job goes on without it, and then it
-/// wakes up: what it has in hand it may not publish, and it may not delete anything.
+/// The root rank's host is cut off in the middle of its work and stands still, and the job continues without it. Then
+/// it wakes up: it must not publish its unfinished work, and must not delete anything.
 #[test]
 fn a_cut_off_root_that_wakes_up_neither_publishes_nor_deletes() {
     let Some(hosts) = Hosts::up(5) else { return };
     let mut rng = random();
     let mut job = protected(&hosts, "partner(1)");
-    // Each version goes to the global tier: there is always something to publish and something to delete.
+    // Each version goes to the global tier, so there is always something to publish and something to delete.
     job.set("BIVOUAC_GLOBAL_EVERY", "1").set("BIVOUAC_GLOBAL_KEEP_LAST", "2");
     let args = ["--versions", "30", "--hold", "25", "--pause-ms", "100"];
     let mut run = job.supervise_worker("run", 5, &["--spares", "1"], &args);
@@ -71,17 +72,17 @@ fn a_cut_off_root_that_wakes_up_neither_publishes_nor_deletes() {
     hosts.cut("node1");
     wait_for_hold_in(&mut run, &job, 2, 25);
     let before = verify(&job);
-    // Awake, they may be ended by their daemon at any moment: it has lost the launcher.
+    // When the ranks are awake, their daemon may end them at any moment, because it has lost the launcher.
     assert_eq!(hosts.on("node1", &["pgrep", "-c", "damage-worker"]), "2", "nobody is there to wake up");
     hosts.thaw("node1");
     let log = job.log(0);
-    // Its threads have work in hand and a heartbeat of the claim to renew.
+    // The host's threads have unfinished work and must renew the heartbeat of the claim.
     std::thread::sleep(seconds(5));
     let after = verify(&job);
     for (path, digest) in &before {
         assert_eq!(after.get(path), Some(digest), "{} was deleted or changed\n{log}", path.display());
     }
-    // Its shards may arrive, in folders that bear its generation; that they were committed nobody may say any more.
+    // The host's shards may arrive, in folders with its generation, but nobody may publish any more that they were committed.
     let new = after.keys().filter(|path| !before.contains_key(*path));
     let manifests: Vec<_> = new.filter(|path| path.ends_with("manifest")).collect();
     assert!(manifests.is_empty(), "published: {manifests:?}\n{log}");
@@ -93,7 +94,7 @@ fn a_cut_off_root_that_wakes_up_neither_publishes_nor_deletes() {
     assert_eq!(job.digest(), calm_digest(30, 20_001));
 }
 
-/// Checks every digest of the global tier, and what is there besides the claims: each file and its bytes.
+/// Checks every digest of the global tier. Returns all its files except the claims, with their bytes.
 fn verify(job: &Job) -> BTreeMap<PathBuf, String> {
     let output = Command::new(env!("CARGO_BIN_EXE_bivouac")).arg("verify").arg(job.global()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
@@ -137,7 +138,7 @@ fn a_dead_host_that_comes_back_with_an_older_disk_is_not_asked_for_what_it_has()
     run.wait_for_hold(&job, 8);
     hosts.kill("node3");
     job.go(8);
-    // node5 has taken its place, and the job has gone on; node3 has versions 6 and 7 on its disk.
+    // node5 has replaced it, and the job has continued; node3 has versions 6 and 7 on its disk.
     wait_for_hold_in(&mut run, &job, 2, 15);
     hosts.boot_with_old_disk("node3");
     hosts.kill("node5");

@@ -1,4 +1,4 @@
-//! SLURM on the test hosts: `slurm.sh` beside this file starts it.
+//! SLURM on the test hosts: `slurm.sh` in this folder starts it.
 #![allow(dead_code)] // As in `bed.rs`.
 
 use crate::bed::{Hosts, Job, can, seconds};
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// A SLURM that controls the nodes of a set of hosts.
+/// An instance of SLURM that controls the nodes of a set of hosts.
 pub struct Slurm {
     pub hosts: Hosts,
 }
@@ -16,12 +16,12 @@ pub struct Slurm {
 pub struct Batch<'a> {
     slurm: &'a Slurm,
     pub id: String,
-    /// Where its output goes.
+    /// The file with its output.
     pub out: PathBuf,
 }
 
 impl Slurm {
-    /// Hosts with SLURM on them. None, with a loud note, if this machine does not have what that needs.
+    /// Starts hosts with SLURM on them. Returns `None`, with a loud note, if this machine lacks what that needs.
     pub fn up(nodes: u32) -> Option<Slurm> {
         if !can("slurm.sh") {
             return None;
@@ -31,13 +31,13 @@ impl Slurm {
         Some(Slurm { hosts })
     }
 
-    /// Runs one of SLURM's commands on `head`, which must succeed; what it printed.
+    /// Runs one of SLURM's commands on `head`, which must succeed, and returns its output.
     pub fn run(&self, command: &[&str]) -> String {
         self.hosts.script("slurm.sh", &[&["run"], command].concat())
     }
 
-    /// Asks SLURM something until it answers. On a busy machine its daemons give up connections that are slow, and its commands
-    /// end with an error, or by the broken pipe.
+    /// Repeats a question to SLURM until it answers. On a busy machine its daemons give up slow connections, and its commands end with an
+    /// error or with a broken pipe.
     fn ask(&self, command: &[&str]) -> String {
         loop {
             match self.hosts.try_script("slurm.sh", &[&["run"], command].concat()) {
@@ -58,7 +58,7 @@ impl Slurm {
         };
         let out = job.folder.join(name);
         let mut command = job.command_with("slurm.sh", &["run", "sbatch", "--parsable", "--open-mode=append"]);
-        // As after `cargo install`.
+        // The path is as it is after `cargo install`.
         let own = Path::new(env!("CARGO_BIN_EXE_bivouac")).parent().unwrap().to_owned();
         let before = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths(std::iter::once(own).chain(std::env::split_paths(&before))).unwrap();
@@ -79,7 +79,7 @@ impl Batch<'_> {
         Batch { slurm: self.slurm, out: self.out.with_file_name(format!("slurm-{id}.out")), id }
     }
 
-    /// What it has printed so far.
+    /// The job's output so far.
     pub fn log(&self) -> String {
         lines_written_to(&self.out)
     }
@@ -92,12 +92,12 @@ impl Batch<'_> {
         value.unwrap_or_else(|| panic!("job {} has no {name}\n{text}", self.id)).to_owned()
     }
 
-    /// `PENDING`, `RUNNING`, `COMPLETED`, `FAILED` and the like.
+    /// The job's state, such as `PENDING`, `RUNNING`, `COMPLETED` or `FAILED`.
     pub fn state(&self) -> String {
         self.field("JobState")
     }
 
-    /// Waits until something holds. The time limit of the hosts bounds it.
+    /// Waits until a condition holds. The time limit of the hosts bounds the wait.
     pub fn wait_until(&self, what: &str, mut holds: impl FnMut() -> bool) {
         while !holds() {
             self.slurm.hosts.check_time();
@@ -108,12 +108,12 @@ impl Batch<'_> {
         }
     }
 
-    /// Waits until it has printed a line that contains this.
+    /// Waits until the job has printed a line that contains this text.
     pub fn wait_for(&self, text: &str) {
         self.wait_until(text, || self.log().contains(text));
     }
 
-    /// Waits until it has ended for good, and says how.
+    /// Waits until the job has ended for good, and returns its state.
     pub fn end(&self) -> String {
         loop {
             self.slurm.hosts.check_time();
@@ -125,8 +125,8 @@ impl Batch<'_> {
         }
     }
 
-    /// Waits until it is queued again and held back for two minutes, and starts it then. A job that SLURM itself has queued again,
-    /// for a lost node, may not be held back: then this waits for its end.
+    /// Waits until the job is queued again and held back for two minutes, and then starts it. A job that SLURM itself has queued again
+    /// because of a lost node may not be held back; then this waits for the job's end.
     pub fn hurry(&self) {
         let command = ["squeue", "--noheader", "--job", &self.id, "--format=%T %r"];
         loop {
@@ -145,7 +145,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Waits for the end, which must be a good one.
+    /// Waits for the job's end, which must be successful, and returns its output.
     pub fn finish(&self) -> String {
         let state = self.end();
         assert_eq!(state, "COMPLETED", "job {}\n{}", self.id, self.log());
@@ -153,7 +153,7 @@ impl Batch<'_> {
     }
 }
 
-/// What a user does with the template: changes the line of resources, and the line of the program.
+/// Changes the template as a user would: the line of resources, and the line of the program.
 pub fn copy_of_template(job: &Job, resources: &str, program: &[String]) -> String {
     let template = Path::new(env!("WORKSPACE_ROOT")).join("launch/slurm/job.sbatch");
     let text = fs::read_to_string(&template).unwrap();

@@ -4,8 +4,8 @@
 #   slurm.sh up             configures and starts it on all nodes; returns when they are idle
 #   slurm.sh node HOST      starts the daemons of a node that was booted again
 #   slurm.sh run COMMAND    runs a SLURM command on head
-#   slurm.sh hurry JOB      a requeued job that is held back for two minutes (SLURM's own rule): starts it now
-#   slurm.sh can            ends with status 0 if SLURM is installed, and else says what is missing
+#   slurm.sh hurry JOB      starts a requeued job now that SLURM's own rule holds back for two minutes
+#   slurm.sh can            ends with status 0 if SLURM is installed, and otherwise says what is missing
 #
 # Its files are in $BIVOUAC_TEST_HOSTS/slurm; the daemons end with their hosts.
 set -euo pipefail
@@ -38,7 +38,7 @@ can() {
 nodes() { find "$BIVOUAC_TEST_HOSTS/hosts" -mindepth 1 -maxdepth 1 -name 'node*' | wc -l; }
 
 configure() {
-    # Without cgroups (containers), accounting, and services of the machine. More CPUs than there are is fine.
+    # Without cgroups (containers), accounting, and services of the machine. More CPUs than the machine has are fine.
     cat << END
 ClusterName=test
 SlurmctldHost=head
@@ -84,7 +84,7 @@ MinJobAge=600
 END
 }
 
-# daemon HOST NAME COMMAND...: in the background of the host.
+# daemon HOST NAME COMMAND...: starts it in the background of the host.
 daemon() {
     local host=$1 name=$2
     shift 2
@@ -118,9 +118,9 @@ up() {
         dd if=/dev/urandom of="$folder/munge.key" bs=128 count=1 status=none
     )
     configure > "$SLURM_CONF"
-    # slurmd loads these two although nothing here uses them.
+    # slurmd loads these two plugins although nothing here uses them.
     printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n' > "$folder/cgroup.conf"
-    # Per host: folders of one job on two nodes must not meet in the common /tmp.
+    # Per host: folders of one job on two nodes must not collide in the common /tmp.
     echo 'PMIxCliTmpDirBase=/run/tmp' > "$folder/mpi.conf"
     munge_on head
     daemon head slurmctld "$(command -v slurmctld)" -D -c
@@ -133,7 +133,7 @@ $(tail -n 5 "$folder"/*.log 2>&1)"
 }
 
 hurry() {
-    # Credentials are revoked by the second: a start within the same second would count as that of the job's former life.
+    # Credentials are revoked by the second: a start within the same second would count as one of the job's former life.
     sleep 2
     "$hosts" exec head scontrol update "jobid=$1" StartTime=now
 }

@@ -1,4 +1,4 @@
-//! The supervisor's part of the story: when it gives up and why, and what happens when it is lost itself.
+//! The supervisor's part: when it gives up and why, and what happens when the supervisor itself is lost.
 
 use crate::bed::{FIRST_HOSTS, Hosts, Job, RANKS, Run, can, example, files};
 use crate::checks::{calm_digest, protected, restored_by_all};
@@ -6,7 +6,7 @@ use crate::{digest, words};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// The supervisor ended with this exit status; what it said.
+/// Checks that the supervisor ended with this exit status, and returns its output.
 fn stopped(run: Run, status: i32) -> String {
     let ended = run.end();
     assert_eq!(ended.status.code(), Some(status), "{}\n{}", ended.out, ended.log);
@@ -27,7 +27,7 @@ fn with_no_spare_and_too_few_nodes_it_stops_and_drain_saves_what_a_later_job_res
     assert!(why.contains("too few nodes") && why.contains("bivouac drain"), "{why}");
 
     drain(&job, &["node1", "node2", "node4"]);
-    // The allocation is given back: whatever the nodes held is gone.
+    // The allocation is given back, so everything that the nodes held is gone.
     for host in ["node1", "node2", "node4"] {
         hosts.kill(host);
     }
@@ -39,12 +39,12 @@ fn with_no_spare_and_too_few_nodes_it_stops_and_drain_saves_what_a_later_job_res
     assert_eq!(job.digest(), calm_digest(12, 20_001));
 }
 
-/// `bivouac drain` on all these hosts at once; it must succeed on each.
+/// Runs `bivouac drain` on all these hosts at once. It must succeed on each.
 fn drain(job: &Job, on: &[&str]) {
     on_all(job, on, &[env!("CARGO_BIN_EXE_bivouac"), "drain", "--wait", "30s"]);
 }
 
-/// A command on all these hosts at once; it must succeed on each.
+/// Runs a command on all these hosts at once. It must succeed on each.
 fn on_all(job: &Job, on: &[&str], words: &[&str]) {
     let start = |host: &&str| {
         let mut command: Command = job.command_with("hosts.sh", &["exec", host]);
@@ -69,7 +69,7 @@ fn the_epilog_saves_what_a_dead_job_left_in_memory_and_removes_it() {
     let mut run = job.start_worker("first", &FIRST_HOSTS, &args);
     run.wait_for_hold(&job, 8);
     for host in FIRST_HOSTS {
-        // The launcher, which hears of the first ones, may end the others itself.
+        // The launcher hears of the first deaths, and may end the other ranks itself.
         hosts.on(host, &["bash", "-c", "pkill -KILL damage-worker || true"]);
     }
     run.fail();
@@ -82,7 +82,7 @@ fn the_epilog_saves_what_a_dead_job_left_in_memory_and_removes_it() {
     let own = Path::new(env!("CARGO_BIN_EXE_bivouac")).parent().unwrap();
     let path = format!("PATH={}:{}", own.display(), std::env::var("PATH").unwrap());
     let global = format!("EPILOG_GLOBAL={}", job.global().display());
-    // SLURM gives it a bare environment.
+    // SLURM gives the epilog a bare environment.
     on_all(&job, &FIRST_HOSTS, &["env", "-i", &path, "SLURM_JOB_USER=root", &global, epilog]);
     assert!(FIRST_HOSTS.iter().all(|host| segments(host) == 0), "something was left in memory");
     job.go(8);
@@ -102,7 +102,7 @@ fn a_program_that_crashes_at_the_same_step_is_stopped_after_two_attempts_without
     let why = stopped(run, 12);
     assert!(why.contains("no progress"), "{why}");
     let records = job.records();
-    // The first one committed version 100, the others nothing newer.
+    // The first attempt committed version 100, and the others committed nothing newer.
     let decisions: Vec<_> = records.iter().map(|record| record["decision"].as_str().unwrap()).collect();
     assert_eq!(decisions, ["restart", "restart", "no-progress"]);
     assert!(records.iter().all(|record| record["down"].as_object().unwrap().is_empty()), "{records:#?}");
@@ -123,7 +123,7 @@ fn a_killed_supervisor_leaves_the_job_alone_and_the_next_one_takes_it_over() {
     second.wait_for_hold(&job, 10);
     second.wait_for_log("  took-over: ");
     assert_eq!(job.generations().len(), 1, "the job was disturbed");
-    // It is a whole supervisor: it replaces a lost host.
+    // The new supervisor can do everything: it replaces a lost host.
     hosts.kill("node2");
     job.go(10);
     second.finish();
@@ -142,11 +142,11 @@ fn a_cut_network_that_mpirun_does_not_notice_is_noticed_within_the_hang_time_out
     let calm = calm.start("calm", &calm.mpirun(&FIRST_HOSTS, &words(&program))).finish();
 
     let mut job = protected(&hosts, "xor(4)");
-    // As it comes: nobody is told that a connection is silent before two hours are over.
+    // With the default settings of TCP, nobody hears that a connection is silent before two hours are over.
     for variable in ["OMPI_MCA_oob_tcp_keepalive_time", "OMPI_MCA_oob_tcp_keepalive_intvl"] {
         job.set_launcher(variable, "7200");
     }
-    // A disk on which others write much may take longer than the watchdog waits: then there are more attempts, of the same kind.
+    // A disk to which other programs write much may take longer than the watchdog waits. Then there are more attempts, of the same kind.
     let often = ["--restarts", "20", "--fruitless", "20", "--backoff", "0"];
     let options = ["--spares", "1", "--hang-timeout", "8", "--grace", "2"];
     let mut run = job.supervise("run", 5, &[options.as_slice(), &often].concat(), &words(&program));

@@ -1,4 +1,4 @@
-//! A program with VELOC's interface on several hosts: what one of them loses comes back from the others.
+//! A program with VELOC's interface runs on several hosts: the data that one of them loses comes back from the others.
 
 use crate::bed::{Hosts, Job, RANKS_PER_HOST, files};
 use crate::interfaces::{self, with_soname};
@@ -9,7 +9,7 @@ const HOSTS: [&str; 3] = ["node1", "node2", "node3"];
 const RANKS: usize = HOSTS.len() * RANKS_PER_HOST;
 const VERSIONS: &str = "3";
 
-/// What each rank told of its last restart: the version, and the tier that it was read from.
+/// The version that each rank restored last, and the tier from which it was read.
 fn restored(job: &Job) -> Vec<(i64, Option<String>)> {
     let told = |rank: usize| {
         let log = fs::read_to_string(job.path(&format!("rank-{rank}.log"))).unwrap();
@@ -28,7 +28,7 @@ fn a_host_without_its_scratch_and_memory_gets_them_back_from_the_others_through_
     interfaces::veloc::client(&job.folder);
     let program = interfaces::veloc::program(&job.folder, "tests/programs/c/veloc_damage.c", &[]);
     let program = program.to_str().unwrap();
-    // All but node memory is as VELOC's file says. Nothing is written where all hosts would see it.
+    // VELOC's file sets everything except node memory. Nothing is written where all hosts would see it.
     for variable in ["BIVOUAC_JOB_NAME", "BIVOUAC_LOCAL_DIRECTORY", "BIVOUAC_GLOBAL_DIRECTORY"] {
         job.unset(variable);
     }
@@ -58,7 +58,8 @@ fn a_host_without_its_scratch_and_memory_gets_them_back_from_the_others_through_
     let is_container = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "bvc");
     assert!(!files(Path::new(&persistent)).iter().any(is_container), "it came from the hosts alone");
 
-    // A restart uses nothing up. One loss more than the parity covers, and all ranks hear that there is nothing.
+    // A restart uses nothing up. After one more loss than the parity covers, all ranks hear that there
+    // is nothing to restore.
     run("once-more", &["restore", &config]).finish();
     let versions: Vec<i64> = restored(&job).into_iter().map(|(version, _)| version).collect();
     assert_eq!(versions, [VERSIONS.parse::<i64>().unwrap(); RANKS]);

@@ -1,9 +1,9 @@
-//! Programs under valgrind's memcheck: what of its findings our code did.
+//! Programs under valgrind's memcheck: which of its findings this package's code caused.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Is valgrind there? Otherwise says so loudly.
+/// Is valgrind installed? Prints a loud note if it is not.
 pub fn can() -> bool {
     let is_there = Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success());
     if !is_there {
@@ -15,12 +15,12 @@ pub fn can() -> bool {
     is_there
 }
 
-/// The whole takes a minute for each program: `BIVOUAC_TEST_MEMCHECK=all cargo nextest run memcheck`.
+/// The whole check takes a minute for each program: `BIVOUAC_TEST_MEMCHECK=all cargo nextest run memcheck`.
 pub fn is_whole() -> bool {
     std::env::var("BIVOUAC_TEST_MEMCHECK").is_ok_and(|value| value == "all")
 }
 
-/// The arguments of valgrind for a program and its arguments; [`check`] reads what it writes into `folder`.
+/// The arguments of valgrind for a program and its arguments. [`check`] reads the logs that valgrind writes into `folder`.
 pub fn arguments(folder: &Path, program: &Path, options: &[&str]) -> Vec<String> {
     let log = format!("--log-file={}.%p", folder.join("memcheck").display());
     let no_mistakes = format!("--suppressions={}", super::root().join("tests/interfaces/memcheck.supp").display());
@@ -29,7 +29,7 @@ pub fn arguments(folder: &Path, program: &Path, options: &[&str]) -> Vec<String>
     own.iter().chain(&[&*no_mistakes, &log]).chain(&program).chain(options).map(|word| (*word).to_owned()).collect()
 }
 
-/// Fails if a finding is ours, or if not every rank was watched. The logs are gone then: the next program has its own.
+/// Fails if this package's code caused a finding, or if a rank was not watched. The logs are then removed: the next program has its own.
 pub fn check(folder: &Path, ranks: usize) {
     let mut logs = 0;
     for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
@@ -46,7 +46,8 @@ pub fn check(folder: &Path, ranks: usize) {
     assert_eq!(logs, ranks, "valgrind has watched every rank");
 }
 
-/// Is one of memcheck's findings about what our code did? Not if a library that we call did it (MPI, hwloc and their plugins).
+/// Did this package's code cause one of memcheck's findings? A finding in a library that it calls (MPI, hwloc and their
+/// plugins) does not count.
 pub fn is_ours(finding: &str) -> bool {
     let mut frames = finding.lines().filter(|line| line.contains(" at 0x") || line.contains(" by 0x"));
     let deciding = frames.find(|frame| !["vgpreload", "vg_replace"].iter().any(|c| frame.contains(c)));

@@ -1,4 +1,4 @@
-//! Programs in C, C++ and Fortran against the library: compiled by the MPI's own compilers, and run under `mpirun`.
+//! Programs in C, C++ and Fortran that use the library: they are compiled by the MPI library's own compilers, and run under `mpirun`.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod memcheck;
@@ -16,13 +16,13 @@ pub fn root() -> &'static Path {
 /// The name that Cargo gives the shared library, which is installed as `libbivouac.so`.
 pub const LIBRARY: &str = "libbivouac_capi.so";
 
-/// Where Cargo puts the shared library when it builds the tests.
+/// The folder into which Cargo puts the shared library when it builds the tests.
 pub fn library_folder() -> PathBuf {
     let own = std::env::current_exe().expect("a path");
     own.parent().expect("a folder").to_owned()
 }
 
-/// The compiler of the MPI library that Bivouac was built with (`MPICC`, as when it was built).
+/// The compiler of the MPI library with which Bivouac was built (`MPICC`, if it was set for the build).
 pub fn compiler(language: &str) -> String {
     let c = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
     match language {
@@ -35,12 +35,12 @@ pub fn compiler(language: &str) -> String {
 
 /// Compiles programs into `folder` and links them with the library; warnings are errors.
 ///
-/// The language is that of the last source's extension.
+/// The extension of the last source decides the language.
 pub fn compile(folder: &Path, name: &str, sources: &[PathBuf], options: &[&str]) -> PathBuf {
     compile_with(folder, name, sources, options, &[])
 }
 
-/// The same with further arguments for the linker, before the library.
+/// Compiles as [`compile`] does, with further arguments for the linker before the library.
 pub fn compile_with(
     folder: &Path,
     name: &str,
@@ -54,7 +54,7 @@ pub fn compile_with(
     let libraries = library_folder();
     let strict: &[&str] = match language {
         "c" => &["-std=c99", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror", "-pedantic"],
-        // The C++ bindings of some MPI libraries are not free of warnings themselves.
+        // The C++ bindings of some MPI libraries cause warnings themselves.
         "cpp" => {
             &["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX"]
         }
@@ -85,7 +85,7 @@ pub fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("a folder")
 }
 
-/// `mpirun` with a store of its own in `folder`, as its working directory.
+/// `mpirun` with its own store in `folder`, which is also its working directory.
 pub fn mpirun(ranks: usize, folder: &Path, program: &Path, arguments: &[&str]) -> Command {
     let memory = folder.join("memory");
     std::fs::create_dir_all(&memory).expect("made");
@@ -98,7 +98,7 @@ pub fn mpirun(ranks: usize, folder: &Path, program: &Path, arguments: &[&str]) -
         .env("BIVOUAC_GLOBAL_DIRECTORY", folder.join("global"))
         .env("BIVOUAC_MEMORY_DIRECTORY", &memory)
         .env("BIVOUAC_MEMORY_BUDGET", "256 MiB")
-        // The library's name in the program has a version that a build folder does not have.
+        // Programs record the library's name with a version, which a build folder does not have.
         .env("LD_LIBRARY_PATH", with_soname(folder))
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
@@ -107,7 +107,7 @@ pub fn mpirun(ranks: usize, folder: &Path, program: &Path, arguments: &[&str]) -
     command
 }
 
-/// A folder in which the library has the name that programs record, before those of the environment.
+/// A search path that begins with a folder in which the library has the name that programs record, before the folders of the environment.
 pub fn with_soname(folder: &Path) -> std::ffi::OsString {
     let version = env!("CARGO_PKG_VERSION").split('.').take(2).collect::<Vec<_>>().join(".");
     let names = folder.join("lib");
@@ -124,15 +124,15 @@ pub fn with_soname(folder: &Path) -> std::ffi::OsString {
     path
 }
 
-/// A program that tests a GPU has ended well, or says that there is none.
+/// Checks that a program that tests a GPU has succeeded, or has printed that there is no GPU.
 pub fn gpu_program_ended(output: &Output) {
     let said = printed(output);
     assert!(said.trim() == "ok" || said.starts_with("SKIPPED: "), "{said}");
     print!("{said}");
 }
 
-/// Runs a program that overwrites live regions, as `command` starts it with an argument, with each way to keep later writes out of checkpoints. It
-/// has compared what came back, and says how it was copied.
+/// Runs a program that overwrites live regions, with each way to keep later writes out of checkpoints. `command` makes its command from an
+/// argument. The program compares the restored data, and prints how the data was copied.
 pub fn live_program_ended(command: impl Fn(&str) -> Command) {
     for mode in ["watched", "declared", "copied"] {
         let said = printed(&command(mode).env("BIVOUAC_OFFLOAD_HOST_WRITES", mode).output().expect("started"));
@@ -156,15 +156,15 @@ pub fn live_program_ended(command: impl Fn(&str) -> Command) {
     }
 }
 
-/// What a program printed, if it ended well.
+/// The output of a program, which must have succeeded.
 pub fn printed(output: &Output) -> String {
     let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{:?}\n{out}\n{errors}", output.status);
     out.into_owned()
 }
 
-/// The digest of an example that is killed again and again and goes on, on as many ranks, on fewer, and on more; `command` starts it on so many ranks with
-/// further arguments. It takes a checkpoint every 10 of 120 steps.
+/// The digest of an example that is killed again and again and continues, on as many ranks, on fewer, and on more. `command` starts it on a
+/// number of ranks with further arguments. It takes a checkpoint every 10 of 120 steps.
 pub fn digest_after_kills(command: impl Fn(usize, &[&str]) -> Command) -> String {
     let mut killed_at = None;
     for (ranks, die_at) in [(4, Some((37, 2))), (4, Some((54, 1))), (3, Some((75, 2))), (1, Some((96, 0))), (6, None)] {
@@ -199,7 +199,7 @@ pub fn line(text: &str, word: &str) -> String {
     found
 }
 
-/// The first program in a page of the documentation: the first block of that language.
+/// The first program on a page of the documentation: the first code block in this language.
 pub fn documented(page: &str, language: &str) -> String {
     let text = std::fs::read_to_string(root().join(page)).expect("readable");
     let (_, rest) = text.split_once(&format!("```{language}\n")).unwrap_or_else(|| panic!("{page} has no {language}"));

@@ -1,4 +1,4 @@
-//! `libveloc-client.so`, and programs in C and C++ that are linked with it and compiled against VELOC's names alone.
+//! `libveloc-client.so`, and C and C++ programs that are linked with it and compiled with VELOC's names only.
 
 use super::{compile, compile_with, root};
 use std::path::{Path, PathBuf};

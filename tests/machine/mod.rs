@@ -1,5 +1,5 @@
-//! A node whose ranks are threads of this process, each with a session and a device of its own: the host twin, whose link
-//! can be slow and which can be lost. And the regions, on host and device, that the ranks of a test save and load.
+//! A node whose ranks are threads of this process, each with its own session and its own device, a host twin whose link can be slow and
+//! which can be lost. The module also has the regions, on host and device, that the ranks of a test save and load.
 #![allow(dead_code)] // Each test program uses a part of this.
 
 use bivouac_core::comm::threads::world;
@@ -19,12 +19,12 @@ pub const NAME: &str = "state";
 pub const RANKS: u32 = 3;
 pub const VICTIM: u32 = 1;
 
-/// A node and how its ranks run.
+/// A node, and the settings with which its ranks run.
 pub struct Machine {
     pub root: TempDir,
     pub memory_bytes: u64,
     pub device_bytes: u64,
-    /// Host memory and file of histories.
+    /// The sizes of the history's host memory and of its file, in bytes.
     pub history_bytes: [u64; 2],
     pub memory_enabled: bool,
     pub memory_only: bool,
@@ -35,9 +35,9 @@ pub struct Machine {
     pub stagger: StaggerConfig,
     pub method: Method,
     pub offload: OffloadConfig,
-    /// Of the device's memory.
+    /// The size of the buffer for marked checkpoints, in bytes of device memory.
     pub buffer_bytes: u64,
-    /// Device memory for tables of chunks.
+    /// The size of the device memory for chunk tables, in bytes.
     pub tables_bytes: u64,
 }
 
@@ -62,7 +62,7 @@ impl Machine {
         }
     }
 
-    /// With links on which the regions of one version take so many seconds.
+    /// A machine with links on which the regions of one version take this many seconds.
     pub fn slow(seconds: f64) -> Machine {
         let mut machine = Machine::new();
         machine.model.link_bytes_per_s = Some(DEVICE_BYTES as f64 / seconds);
@@ -105,7 +105,7 @@ impl Machine {
         config
     }
 
-    /// Runs `body` on all ranks, each on its own thread; the session is dropped after it, as in a job that dies.
+    /// Runs `body` on all ranks, each on its own thread. The session is dropped afterwards, as in a job that dies.
     pub fn run<T: Send>(&self, ranks: u32, body: impl Fn(&Rank, &Session) -> T + Sync) -> Vec<T> {
         self.run_to_the_end(ranks, |rank, session| body(rank, &session))
     }
@@ -134,13 +134,13 @@ impl Machine {
 pub struct Rank {
     pub rank: u32,
     pub device: Arc<dyn Device>,
-    /// The device, unless it is a GPU.
+    /// The device if it is a host twin; `None` for a GPU.
     pub twin: Option<Arc<HostDevice>>,
     pub stream: Arc<dyn Stream>,
 }
 
 pub const P_BYTES: usize = 2 << 20;
-/// Ends inside a block, and not at a multiple of 64.
+/// The region `q` ends inside a block, and not at a multiple of 64.
 pub const Q_BYTES: usize = 100_001;
 pub const MESH_BYTES: usize = 300_003;
 pub const DEVICE_BYTES: u64 = (P_BYTES + Q_BYTES) as u64;
@@ -171,12 +171,12 @@ impl Rank {
         session.caches(self.device.clone()).expect("caches")
     }
 
-    /// Device memory with these bytes.
+    /// Allocates device memory with these bytes.
     pub fn span(&self, bytes: &[u8]) -> DeviceSpan {
         let span = self.device.allocate(bytes.len().max(1) as u64).and_then(|span| span.part(0, bytes.len() as u64));
         let span = span.expect("room");
         match &self.twin {
-            // Past the link, which may be slow.
+            // This bypasses the link, which may be slow.
             Some(twin) => twin.compute(&[&span], |slices| slices[0].copy_from_slice(bytes)),
             None => self.stream.upload(&[(bytes, span.clone())], None),
         }
@@ -194,8 +194,8 @@ impl Rank {
         bytes
     }
 
-    /// Captures regions on host and device; on odd ranks `q` is in host memory. What was captured is overwritten at once by
-    /// work on the same stream.
+    /// Captures regions on host and device; on odd ranks, `q` is in host memory. Work on the same stream overwrites the
+    /// captured memory at once.
     pub fn capture(&self, session: &Session, caches: &Caches, version: u64) -> bivouac_core::Result<Pending> {
         let rank = self.rank;
         let p = self.span(&content(rank, version, 1, P_BYTES));
@@ -216,7 +216,7 @@ impl Rank {
         Ok(pending)
     }
 
-    /// Loads all regions into device memory, and all of them into host memory.
+    /// Loads all regions into device memory, and loads all of them into host memory as well.
     pub fn load(&self, restorer: &mut Attempt) -> bivouac_core::Result<()> {
         let version: u64 = restorer.value("version")?;
         for (name, what, bytes) in [("p", 1, P_BYTES), ("q", 2, Q_BYTES), ("mesh", 3, MESH_BYTES), ("empty", 4, 0)] {
@@ -242,13 +242,13 @@ impl Rank {
         Ok(())
     }
 
-    /// The version that was restored, and from where.
+    /// Restores the newest version, and returns its number and the tier from which it came.
     pub fn restart(&self, session: &Session) -> Option<(u64, &'static str)> {
         let restored = session.begin_restore(NAME).run(|restorer| self.load(restorer)).expect("a restart");
         restored.map(|restored| (restored.version, restored.tier.name()))
     }
 
-    /// A checkpoint of host memory only.
+    /// Takes a checkpoint of host memory only.
     pub fn try_host(&self, session: &Session, version: u64) -> Result<Level, String> {
         let bytes = content(self.rank, version, 9, 4000);
         let mut checkpoint = session.begin_checkpoint("host", version).expect("begins");
@@ -261,7 +261,8 @@ impl Rank {
     }
 }
 
-/// A region of which some chunks change, some move, and some were there long before, beside one on the host.
+/// Takes a checkpoint of a device region and a host region. In the device region, some chunks change, some move, and some return from
+/// much earlier versions.
 pub fn take_reduced(rank: &Rank, session: &Session, caches: &Caches, version: u64) {
     let (device, mesh) = (reduced_content(version), content(0, 0, 3, MESH_BYTES));
     let p = rank.span(&device);
@@ -275,7 +276,7 @@ pub fn reduced_content(version: u64) -> Vec<u8> {
     let mut bytes = content(0, 0, 1, P_BYTES + 1000);
     for earlier in 1..=version as usize {
         bytes[earlier * 100_000..][..300].copy_from_slice(&content(0, earlier as u64, 2, 300));
-        // From where it was in the first version; what the third brings is brought back by the sixth.
+        // The bytes move from their place in the first version; the sixth version brings back what the third brought.
         bytes.copy_within(512 * earlier..512 * earlier + 4096, 500_000);
         if earlier == 4 {
             bytes[100_000..400_000].fill(0);
@@ -287,7 +288,7 @@ pub fn reduced_content(version: u64) -> Vec<u8> {
     bytes
 }
 
-/// Loads what [`take_reduced`] took: the version, and from where.
+/// Loads the regions of [`take_reduced`], and returns the version and the tier from which it came.
 pub fn load_reduced(rank: &Rank, session: &Session) -> (u64, &'static str) {
     let (p, mut mesh) = (rank.span(&vec![0; P_BYTES + 1000]), vec![0u8; MESH_BYTES]);
     let load = |restorer: &mut Attempt| {
@@ -303,12 +304,13 @@ pub fn committed(pending: bivouac_core::Result<Pending>, level: Level) -> Result
     pending.and_then(|pending| pending.wait(level)).map_err(|error| error.to_string())
 }
 
-/// It is committed at the level. The first checkpoint of a run goes to every tier, so it may be at a higher one already.
+/// Checks that the checkpoint is committed at the level. The first checkpoint of a run goes to every tier, so it may
+/// already be at a higher level.
 pub fn reaches(pending: bivouac_core::Result<Pending>, level: Level) {
     assert!(committed(pending, level).expect("committed") >= level);
 }
 
-/// All ranks were told who it was, and why.
+/// Checks that all ranks heard which rank failed, and why.
 pub fn names_the_victim(rank: u32, ended: Result<Level, String>, why: &str) {
     let error = ended.expect_err("the victim had no bytes");
     assert!(error.contains(&format!("rank {VICTIM}")) && error.contains(why), "rank {rank} heard: {error}");

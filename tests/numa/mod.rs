@@ -1,4 +1,5 @@
-//! What the tests in machines with several NUMA nodes share: whether there can be machines, and which parts are slow.
+//! Shared code of the tests in machines with several NUMA nodes: whether machines can be booted,
+//! and which tests are slow.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -16,12 +17,12 @@ pub fn program(name: &str) -> PathBuf {
     program
 }
 
-/// All that a command said.
+/// The whole output of a command.
 pub fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Can machines be booted here? If not, it is said loudly that `what` was not tested, and how it is.
+/// Can machines be booted here? If not, prints a loud note that `what` was not tested, and how to test it.
 pub fn can(what: &str, test: &str) -> bool {
     let output = Command::new(script()).arg("can").stdin(Stdio::null()).output().unwrap();
     if !output.status.success() {
@@ -35,7 +36,7 @@ pub fn can(what: &str, test: &str) -> bool {
     output.status.success()
 }
 
-/// The slow part, which is named: each machine takes ten seconds and more.
+/// Should the slow part run? Prints its name if not. Each machine takes ten seconds or more.
 pub fn is_whole(test: &str) -> bool {
     let is_asked = std::env::var_os("BIVOUAC_TEST_NUMA").is_some_and(|word| word == "all");
     if !is_asked {

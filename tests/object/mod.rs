@@ -1,8 +1,8 @@
-//! Object stores to test against, which this project did not write, and a proxy that does to their traffic what networks do.
+//! Object stores for tests, which this project did not write, and a proxy that does to their traffic what networks do.
 //!
-//! `s3s-fs` keeps objects as files of a folder, checks signatures, and finds everything again after a restart. `moto` keeps them in memory,
-//! checks no signatures, and never lets two create one object. `ci/setup.sh --with-tests` puts both below `target/tools`; where they are
-//! not, tests say so and pass.
+//! `s3s-fs` keeps objects as files of a folder, checks signatures, and finds all objects again after a restart. `moto` keeps them in
+//! memory, checks no signatures, and never lets two clients create the same object. `ci/setup.sh --with-tests` puts both below
+//! `target/tools`; without them, tests print a note and pass.
 #![allow(dead_code)] // Each test program uses a part of this.
 
 pub mod proxy;
@@ -17,8 +17,8 @@ pub const BUCKET: &str = "bucket";
 pub const KEY: &str = "AKIATESTTESTTEST";
 pub const SECRET: &str = "this-is-no-secret-it-stands-in-a-test";
 
-/// What every program here that uses an object store has in its environment. Without keys the client would ask the cloud's own metadata
-/// service for some; it is told that this is at a port where nobody listens.
+/// The environment of every program here that uses an object store. Without keys the client would ask the cloud's own metadata service for
+/// some, so the environment gives that service's address as a port where nobody listens.
 pub fn environment() -> Vec<(&'static str, String)> {
     vec![
         ("AWS_ACCESS_KEY_ID", KEY.into()),
@@ -33,11 +33,11 @@ fn tools() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("tools")
 }
 
-/// A server that ends with the value.
+/// A server that ends when this value is dropped.
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
-    /// Where s3s-fs keeps its buckets.
+    /// The folder in which s3s-fs keeps its buckets.
     pub root: Option<tempfile::TempDir>,
 }
 
@@ -70,7 +70,7 @@ impl Server {
         server
     }
 
-    /// s3s-fs, on a folder of its own with one bucket.
+    /// Starts s3s-fs on its own folder with one bucket.
     pub fn s3s_fs() -> Option<Server> {
         let program = tools().join("bin/s3s-fs");
         if !program.exists() {
@@ -83,7 +83,7 @@ impl Server {
         Some(Server::start(s3s_fs_command(&program, address, root.path()), address, Some(root)))
     }
 
-    /// s3s-fs on a folder, whose folders are its buckets.
+    /// Starts s3s-fs on a folder. The folders in it are its buckets.
     pub fn s3s_fs_on(folder: &Path) -> Option<Server> {
         let program = tools().join("bin/s3s-fs");
         if !program.exists() {
@@ -94,12 +94,12 @@ impl Server {
         Some(Server::start(s3s_fs_command(&program, address, folder), address, None))
     }
 
-    /// The folder of its bucket.
+    /// The folder of the server's bucket.
     pub fn bucket(&self) -> PathBuf {
         self.root.as_ref().expect("s3s-fs").path().join(BUCKET)
     }
 
-    /// Kills it, and starts it again after a while on the same address.
+    /// Kills the server, and starts it again after a pause, at the same address.
     pub fn restart(&mut self, pause: Duration) {
         _ = self.child.kill();
         _ = self.child.wait();
@@ -109,7 +109,7 @@ impl Server {
         *self = Server::start(command, self.address, root);
     }
 
-    /// moto, with one bucket.
+    /// Starts moto, with one bucket.
     pub fn moto() -> Option<Server> {
         let program = tools().join("moto/bin/moto_server");
         if !program.exists() {
@@ -141,7 +141,7 @@ fn s3s_fs_command(program: &Path, address: SocketAddr, root: &Path) -> Command {
     command
 }
 
-/// The URL of a place in the bucket.
+/// The URL of this prefix in the bucket.
 pub fn url(prefix: &str) -> String {
     format!("s3://{BUCKET}/{prefix}")
 }

@@ -1,5 +1,5 @@
-//! A proxy for HTTP/1.1 between a client and a server on this machine: one request a connection, and faults that are switched on while it
-//! runs.
+//! An HTTP/1.1 proxy between a client and a server on this machine. Each connection carries one request, and faults can be switched on
+//! while the proxy runs.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,28 +7,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What is done to a request.
+/// The fault that a request gets.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// It is answered with this status and text, and the server never sees it.
+    /// The proxy answers with this status and text, and the server never sees the request.
     Status(u16, &'static str),
-    /// The answer comes so much later.
+    /// The answer arrives this much later.
     Late(Duration),
-    /// After so many bytes of its body both connections are cut.
+    /// Both connections are cut after this many bytes of the request's body.
     CutRequest(u64),
-    /// The server does what it is asked for, and the answer is lost.
+    /// The server does what the request says, and the answer is lost.
     NoAnswer,
-    /// The server does what it is asked for, and another answer is given.
+    /// The server does what the request says, and the client gets another answer.
     Instead(u16, &'static str),
-    /// After so many bytes of the answer both connections are cut.
+    /// Both connections are cut after this many bytes of the answer.
     CutAnswer(u64),
-    /// The server never sees this line of the head.
+    /// The server never sees this line of the request's head.
     WithoutHeader(&'static str),
 }
 
 struct Rule {
     method: &'static str,
-    /// Looked for in the head, in small letters.
+    /// The text to look for in the head, in lower case.
     part: &'static str,
     pass: usize,
     left: usize,
@@ -40,7 +40,7 @@ struct Shared {
     rules: Mutex<Vec<Rule>>,
     seen: Mutex<Vec<String>>,
     is_over: AtomicBool,
-    /// Lists lack entries with these names.
+    /// Lists omit entries with these names.
     hidden: Vec<String>,
 }
 
@@ -50,12 +50,12 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy before `server`.
+    /// Starts a proxy in front of `server`.
     pub fn before(server: SocketAddr) -> Proxy {
         Proxy::hiding(server, Vec::new())
     }
 
-    /// One whose lists lack entries with these names, as if they had just been made.
+    /// Starts a proxy whose lists omit entries with these names, as if these had just been created.
     pub fn hiding(server: SocketAddr, hidden: Vec<String>) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -77,7 +77,7 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    /// Of the requests of that method with `part` in their head the first `pass` pass, and the next `times` get the fault.
+    /// Among the requests with this method and with `part` in their head, the first `pass` pass and the next `times` get the fault.
     pub fn add(&self, method: &'static str, part: &'static str, pass: usize, times: usize, fault: Fault) {
         self.shared.rules.lock().unwrap().push(Rule { method, part, pass, left: times, fault });
     }
@@ -86,7 +86,7 @@ impl Proxy {
         self.shared.rules.lock().unwrap().clear();
     }
 
-    /// The first lines of the requests so far, with the fault behind those that got one.
+    /// The first lines of the requests so far, each followed by its fault if it got one.
     pub fn seen(&self) -> Vec<String> {
         self.shared.seen.lock().unwrap().clone()
     }
@@ -148,7 +148,7 @@ fn serve(client: TcpStream, server: SocketAddr, shared: &Shared) -> io::Result<(
         let mut whole = String::new();
         up.read_to_string(&mut whole)?;
         let (_, text) = whole.split_once("\r\n\r\n").unwrap_or_default();
-        // The text may come in chunks, whose lengths are on lines of their own.
+        // The text may arrive in chunks. The length of a chunk is on its own line.
         let is_length = |line: &&str| line.len() < 9 && line.bytes().all(|byte| byte.is_ascii_hexdigit());
         let text: String = text.split("\r\n").filter(|line| !is_length(line)).collect();
         return answer(client, &method, 200, &without(&text, &shared.hidden));

@@ -1,24 +1,25 @@
-//! The program that `tests/affinity.rs` runs under `mpirun` on a machine with several NUMA nodes: puts threads and pages in
-//! places of its own choice, takes a checkpoint and is killed; started again it does nothing about threads and pages, restores,
-//! and writes down where they are. It expects nothing: the test decides.
+//! The program that `tests/affinity.rs` runs under `mpirun` on a machine with several NUMA nodes. It puts threads and pages in places of
+//! its own choice, takes a checkpoint and is killed. When it is launched again, it does nothing about threads and pages, but restores and
+//! prints where they are. It expects nothing: the test decides.
 //!
-//! `affinity-worker save` places two threads a rank and four regions, waits until the checkpoint is on the global tier, and kills itself.
-//! `affinity-worker restore CASE…` restores once for each case, each with a session of its own; a case is a mode of affinity, or
-//! `full,touched` where the main thread has touched all memory first.
+//! `affinity-worker save` places two threads and four regions on each rank, waits until the checkpoint is on the global tier, and kills
+//! itself. `affinity-worker restore CASE…` restores once for each case, each time in a session of its own. A case is a mode of affinity, or
+//! `full,touched` if the main thread is to touch all memory first.
 //!
-//! The lines of a rank go to standard output, each beginning with its rank and the case (or `saved`):
+//! `affinity-worker pin` has the session pin two threads, and `affinity-worker wander` counts threads that move.
+//! `affinity-worker groups save` and `affinity-worker groups restore` open a session for each rank alone: these groups share
+//! the node and do not know of each other.
 //!
-//! `affinity-worker pin` lets the session pin two threads, and `affinity-worker wander` counts what wanders. `affinity-worker groups save`
-//! and `affinity-worker groups restore` have a session for each rank alone: groups that share the node and do not know of each other.
+//! The lines of a rank go to standard output. Each begins with the rank and the case (or `saved`):
 //!
 //! | line | meaning |
 //! |---|---|
 //! | `thread main 4`, `thread worker 5` | the CPUs of the two threads |
-//! | `region NAME 0x2048 2x1024` | on which nodes its pages are: node, times, number of pages; `-`: on none |
+//! | `region NAME 0x2048 2x1024` | the nodes of its pages: node, times, number of pages; `-`: on none |
 //! | `data NAME good` | or `WRONG` |
-//! | `report …` | what the session says that it did |
+//! | `report …` | the session's report of its actions |
 //!
-//! Where pages are is asked of hwloc, not of the code that is tested.
+//! The places of pages are taken from hwloc, not from the code under test.
 #![forbid(unsafe_code)]
 
 #[path = "../common/limit.rs"]
@@ -46,47 +47,47 @@ const PAGE: usize = 4096;
 struct Options {
     #[command(subcommand)]
     phase: Phase,
-    /// Bytes of a region that lie together on a node.
+    /// Bytes of a region that are together on one node.
     #[arg(long, default_value_t = 65_536, global = true)]
     piece: usize,
-    /// Pieces of the large regions.
+    /// Number of pieces of the large regions.
     #[arg(long, default_value_t = 32, global = true)]
     pieces: usize,
 }
 
 #[derive(Subcommand)]
 enum Phase {
-    /// Places threads and pages, takes a checkpoint and ends by a signal.
+    /// Place threads and pages, take a checkpoint and end by a signal.
     Save,
-    /// Has its threads pinned by the session.
+    /// Have the session pin the threads.
     Pin,
-    /// Takes checkpoints and moves a thread meanwhile.
+    /// Take checkpoints and move a thread in the meantime.
     Wander,
-    /// Each rank is a group of its own.
+    /// Make each rank a group of its own.
     Groups {
-        /// `save`: lets the session pin the thread, binds it to the CPU of its rank, takes a checkpoint and ends by a signal. Or `restore`.
+        /// `save`: let the session pin the thread, bind it to the CPU of its rank, take a checkpoint and end by a signal. Or `restore`.
         what: String,
     },
-    /// Restores.
+    /// Restore.
     Restore {
         /// Modes of affinity.
         cases: Vec<String>,
     },
 }
 
-/// A region, and on which node each piece of it is put.
+/// A region, and the node on which each of its pieces is placed.
 struct Region {
     name: &'static str,
     bytes: Vec<u8>,
     nodes: fn(piece: usize, home: usize, count: usize) -> usize,
 }
 
-/// The regions of a rank, untouched.
+/// The regions of a rank, not yet touched.
 fn regions(options: &Options) -> Vec<Region> {
     let memory = |pieces: usize, more: usize| vec![0; pieces * options.piece + more];
     vec![
         Region { name: "own", bytes: memory(options.pieces, 0), nodes: |_, home, _| home },
-        // No thread of the rank computes there.
+        // No thread of the rank computes on these nodes.
         Region { name: "orphan", bytes: memory(options.pieces, 0), nodes: |_, home, count| (home + count / 2) % count },
         Region { name: "dealt", bytes: memory(options.pieces, 0), nodes: |piece, _, count| piece % count },
         Region {
@@ -97,7 +98,7 @@ fn regions(options: &Options) -> Vec<Region> {
     ]
 }
 
-/// The CPUs of each node with memory, of those that this process may use.
+/// The CPUs of each node with memory, as far as this process may use them.
 fn nodes_of(topology: &Topology) -> Vec<Vec<usize>> {
     let nodes = topology.objects_with_type(ObjectType::NUMANode);
     let cpus = |node: &hwlocality::object::TopologyObject| {
@@ -118,7 +119,7 @@ fn own_cpus() -> String {
     cpus.join(",")
 }
 
-/// What byte `at` of a region is filled with.
+/// The value of byte `at` of a region.
 fn content(rank: usize, name: &str, at: usize) -> u8 {
     (at / PAGE * 31 + at % 251 + rank * 7 + name.len()) as u8
 }
@@ -128,7 +129,7 @@ fn places(topology: &Topology, bytes: &[u8]) -> String {
     let first = bytes.as_ptr().align_offset(PAGE);
     let mut runs: Vec<(String, usize)> = Vec::new();
     for page in bytes[first..].chunks(PAGE) {
-        // The first byte is enough, and a page that is not there has no place.
+        // The first byte decides, and a page that does not exist has no node.
         let found = topology.area_memory_location::<_, NodeSet>(&page[..1], MemoryBindingFlags::empty());
         let node = found.ok().and_then(|set| set.first_set());
         let node = node.map_or("-".to_owned(), |node| usize::from(node).to_string());
@@ -140,7 +141,7 @@ fn places(topology: &Topology, bytes: &[u8]) -> String {
     runs.iter().map(|(node, count)| format!("{node}x{count}")).collect::<Vec<_>>().join(" ")
 }
 
-/// The second thread: says where it is when asked.
+/// The second thread, which reports its CPUs on request.
 struct Worker {
     ask: Sender<()>,
     hear: Receiver<String>,
@@ -192,7 +193,7 @@ fn save(rank: usize, options: &Options, session: &Session, topology: &Topology) 
     run_on(&[pick(0)]);
     let worker = Worker::start(Some(vec![pick(1)]));
     worker.cpus();
-    // The second one is exact wherever pages lie: the whole map has been made by then, because that comes before a check.
+    // The second version is exact wherever pages are: by then the whole map has been made, because that comes before a check.
     for version in 1..=2 {
         let mut checkpoint = session.begin_checkpoint(NAME, version)?;
         for region in &regions {
@@ -223,7 +224,7 @@ fn restore(
     if touched {
         regions.iter_mut().for_each(|region| region.bytes.fill(1));
     }
-    // Half of the ranks have their threads before the restart, the others start them later.
+    // Half of the ranks start their threads before the restart, and the others start theirs later.
     let early = (rank.is_multiple_of(2)).then(|| Worker::start(None));
     let restored = session.begin_restore(NAME).run(|restorer| {
         for region in &mut regions {
@@ -256,7 +257,7 @@ fn pin(rank: usize, session: &Session) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a rank says of its thread, and of what the session could not do.
+/// Prints the CPUs of a rank's thread, and the number of things that the session could not do.
 fn tell(rank: usize, case: &str, session: &Session) {
     let losses = session.affinity().map_or(0, |report| report.losses.len());
     println!("{rank} {case} thread main {}", own_cpus());
@@ -287,14 +288,14 @@ fn groups(rank: usize, world: &impl Communicator, what: &str) -> Result<(), Box<
     Ok(())
 }
 
-/// Waits until the background has looked so many more times where things are. Needs `affinity.check_every`.
+/// Waits until the background has checked placements this many more times. Needs `affinity.check_every`.
 fn checks(session: &Session, more: u64) {
     let checks = || session.affinity().map_or(0, |report| report.checks);
     let enough = checks() + more;
     limit::wait_until("it has looked where things are", || checks() >= enough);
 }
 
-/// Needs `affinity.check_every`.
+/// Takes checkpoints while a thread moves. Needs `affinity.check_every`.
 fn wander(rank: usize, session: &Session) -> Result<(), Box<dyn Error>> {
     let data = vec![1u8; 10_000];
     let take = |version| -> Result<(), Box<dyn Error>> {
@@ -324,7 +325,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     match &options.phase {
         Phase::Save => {
             let mut config = Config::from_env()?;
-            // It waits for these.
+            // The program waits for these checks.
             config.node.affinity.check_every = std::time::Duration::from_millis(200);
             let session = Session::open(&world, config)?;
             save(rank, &options, &session, &topology)?;
@@ -346,7 +347,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Phase::Restore { cases } => {
             let before = sched_getaffinity(None)?;
             for case in cases {
-                // Each case begins as a fresh process does.
+                // Each case begins with the CPUs of a fresh process.
                 sched_setaffinity(None, &before)?;
                 let session = Session::open(&world, Config::from_env()?)?;
                 restore(rank, case, &options, &session, &topology)?;

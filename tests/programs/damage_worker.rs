@@ -1,12 +1,12 @@
-//! The program that `tests/damage.rs` runs under `mpirun`: takes checkpoints of data that every rank can work out again,
-//! restores them, checks every byte, and writes down what it sees. It expects nothing: the test decides.
+//! The program that `tests/damage.rs` runs under `mpirun`. It takes checkpoints of data that every rank can compute again, restores them,
+//! checks every byte, and writes its observations to a log. It expects nothing: the test decides.
 //!
-//! `damage-worker run` restores what it finds, and then takes versions up to `--versions`. `damage-worker restore CASE…`
-//! restores from one store after the other (each folder has `memory`, `local` and `global` in it), in one MPI job, because
-//! starting a job takes longer than restoring. `damage-worker digest` prints the digest that an undisturbed run ends with.
+//! `damage-worker run` restores the newest version, if any, and then takes versions up to `--versions`. `damage-worker restore CASE…`
+//! restores from one store after the other, in one MPI job, because starting a job takes longer than restoring. Each case is a folder with
+//! `memory`, `local` and `global` in it. `damage-worker digest` prints the digest with which an undisturbed run ends.
 //!
-//! Rank R appends its lines to `rank-R.log` in `--out`, each with one unbuffered write: what stands there was known to
-//! the application even if it was killed right afterwards.
+//! Rank R appends its lines to `rank-R.log` in `--out`, each with one unbuffered write: the application knew everything
+//! in this file, even if it was killed right afterwards.
 //!
 //! | line | meaning |
 //! |---|---|
@@ -17,10 +17,10 @@
 //! | `restart-error TEXT` | the restart failed |
 //! | `captured version=V` | `capture` returned |
 //! | `capture-error version=V TEXT` | it failed |
-//! | `committed version=V level=L` | the application has been told so |
-//! | `silently version=V level=L ms=T at=U` | so long after the capture it was committed, while the application made no call; U: seconds since 1970 |
-//! | `wait-error version=V TEXT` | the level waited for will not be reached |
-//! | `hold version=V` | everything is settled; goes on when the file `go-V` is in `--out` |
+//! | `committed version=V level=L` | the application has been told of it |
+//! | `silently version=V level=L ms=T at=U` | committed T ms after the capture, while the application made no call; U: seconds since 1970 |
+//! | `wait-error version=V TEXT` | the level that the rank waits for will not be reached |
+//! | `hold version=V` | everything is settled; the rank continues when the file `go-V` is in `--out` |
 //! | `report version=V level=L verdict=…` | a verdict, in the order of operations |
 //! | `restart-stats JSON`, `stats JSON` | counters after the restart, and at the end |
 //! | `digest HEX` | rank 0: over the final data of all ranks |
@@ -48,28 +48,28 @@ const NAME: &str = "damage";
 
 #[derive(Parser)]
 enum Command {
-    /// Restores, and then takes versions.
+    /// Restore, and then take versions.
     Run(Run),
-    /// Restores from several stores, one after the other.
+    /// Restore from several stores, one after the other.
     Restore {
         /// Folder for the ranks' logs.
         #[arg(long)]
         out: PathBuf,
-        /// Elements of the main region.
+        /// Number of elements of the main region.
         #[arg(long, default_value_t = 20_001)]
         elements: usize,
         /// The stores.
         cases: Vec<PathBuf>,
     },
-    /// Prints the digest that an undisturbed run ends with. Not under mpirun.
+    /// Print the digest with which an undisturbed run ends. Not under mpirun.
     Digest {
-        /// Its ranks.
+        /// Number of ranks of that run.
         #[arg(long)]
         ranks: u64,
-        /// Its versions.
+        /// Number of versions of that run.
         #[arg(long)]
         versions: u64,
-        /// Its elements.
+        /// Number of elements of the main region in that run.
         #[arg(long, default_value_t = 20_001)]
         elements: usize,
     },
@@ -80,10 +80,10 @@ struct Run {
     /// Folder for the ranks' logs, and for the files that release a hold.
     #[arg(long)]
     out: PathBuf,
-    /// The last version to take.
+    /// Last version to take.
     #[arg(long, default_value_t = 0)]
     versions: u64,
-    /// Elements (of 8 bytes) of the main region.
+    /// Number of elements (of 8 bytes) of the main region.
     #[arg(long, default_value_t = 20_001)]
     elements: usize,
     /// Wait for this level after every capture.
@@ -92,16 +92,16 @@ struct Run {
     /// Time between versions.
     #[arg(long, default_value_t = 0)]
     pause_ms: u64,
-    /// After each version: compute for so long without any call of Bivouac or MPI.
+    /// Compute for this long after each version, without any call of Bivouac or MPI.
     #[arg(long, default_value_t = 0)]
     silent_ms: u64,
-    /// After each version: compute, in the same way, until so many levels have come to an end.
+    /// Compute in the same way after each version, until this many levels have ended.
     #[arg(long, default_value_t = 0)]
     silent_levels: usize,
-    /// Ask MPI for `MPI_THREAD_SINGLE`, which is what `MPI_Init` asks for, instead of `MPI_THREAD_MULTIPLE`.
+    /// Request `MPI_THREAD_SINGLE` from MPI, as `MPI_Init` does, instead of `MPI_THREAD_MULTIPLE`.
     #[arg(long)]
     single: bool,
-    /// Before taking these versions: settle everything and wait for the file `go-V`.
+    /// Settle everything and wait for the file `go-V` before taking these versions.
     #[arg(long, value_delimiter = ',')]
     hold: Vec<u64>,
 }
@@ -142,7 +142,7 @@ fn main() {
     }
 }
 
-/// Where one rank writes its lines.
+/// The file to which one rank writes its lines.
 struct Log {
     file: File,
     prefix: String,
@@ -160,8 +160,8 @@ impl Log {
     }
 }
 
-/// The data of one rank. The main region of a version is computed from that of the version before, so a wrong restart is
-/// carried to the end; it can also be computed from nothing, which is how a restart is checked.
+/// The data of one rank. The main region of a version is computed from that of the previous version, so the effects of a wrong restart last
+/// to the end. It can also be computed from the start, which is how a restart is checked.
 struct Data {
     rank: u64,
     version: u64,
@@ -179,7 +179,7 @@ fn mix(x: u64) -> u64 {
 
 impl Data {
     fn start(rank: u64, elements: usize) -> Data {
-        // Every rank has another length.
+        // Every rank has a different length.
         let main = (0..elements as u64 + 3 * rank).map(|index| mix(index + (rank << 40) + 1)).collect();
         let mut data = Data { rank, version: 0, main, bytes: vec![0; 4097], one: [0], empty: [], varying: Vec::new() };
         data.derive();
@@ -199,7 +199,7 @@ impl Data {
         self.derive();
     }
 
-    /// Fills the regions that follow from rank and version alone.
+    /// Fills the regions that depend on rank and version only.
     fn derive(&mut self) {
         let seed = mix((self.rank << 32) + self.version + 77);
         self.bytes.iter_mut().zip(0u64..).for_each(|(byte, index)| *byte = (seed.wrapping_add(index * 131) >> 7) as u8);
@@ -229,13 +229,13 @@ impl Data {
         checkpoint.capture()
     }
 
-    /// Digest of the main region.
+    /// The digest of the main region.
     fn digest(&self) -> String {
         let bytes: Vec<u8> = self.main.iter().flat_map(|x| x.to_le_bytes()).collect();
         digest_bytes(&bytes).to_string()
     }
 
-    /// `verified`, or what is wrong.
+    /// Returns `verified`, or a text that says what is wrong.
     fn check(&self, elements: usize, version: u64) -> String {
         let right = Data::at(self.rank, elements, version);
         let wrong = [
@@ -252,7 +252,7 @@ impl Data {
     }
 }
 
-/// Restores, checks and tells.
+/// Restores, checks and logs the result.
 fn restart(session: &Session, data: &mut Data, elements: usize, log: &mut Log) -> std::io::Result<()> {
     match session.begin_restore(NAME).run(|r: &mut Attempt| data.load(r)) {
         Ok(Some(restored)) => {
@@ -306,7 +306,7 @@ fn restore_all(
         config.node.memory_directory = case.join("memory");
         config.node.local_directory = Some(case.join("local"));
         config.job.global_directory = case.join("global");
-        // What would be the global directory is a part of a bucket.
+        // A prefix in a bucket replaces the global directory.
         if let Ok(endpoint) = std::env::var("BIVOUAC_TEST_OBJECT_ENDPOINT") {
             let name = case.file_name().unwrap_or_default().to_string_lossy();
             config.job.global_enabled = false;
@@ -322,7 +322,7 @@ fn restore_all(
     Ok(())
 }
 
-/// A run and the checkpoints that are not settled yet.
+/// A run, and its checkpoints that are not settled yet.
 struct Job<'a> {
     world: &'a SimpleCommunicator,
     session: &'a Session,
@@ -358,7 +358,7 @@ fn run(world: &SimpleCommunicator, options: &Run) -> Result<(), Box<dyn Error>> 
 }
 
 impl Job<'_> {
-    /// One version. A checkpoint that fails is written down, and the computation goes on.
+    /// Takes one version. If a checkpoint fails, this is logged, and the computation continues.
     fn take(&mut self, data: &Data, wait: Option<Level>) -> std::io::Result<()> {
         let version = data.version;
         match data.capture(self.session) {
@@ -376,7 +376,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Writes down what has become of the checkpoints since the last look.
+    /// Logs the changes of checkpoints since the last call.
     fn follow(&mut self) -> std::io::Result<()> {
         let mut open = Vec::new();
         for (pending, told) in std::mem::take(&mut self.pending) {
@@ -411,7 +411,7 @@ impl Job<'_> {
         }
     }
 
-    /// Computes without a call, and only looks at what the newest checkpoint has become.
+    /// Computes without a call, and only watches the state of the newest checkpoint.
     fn compute_silently(&mut self, time: Duration, levels: usize) -> std::io::Result<()> {
         let Some((pending, _)) = self.pending.last() else { return Ok(()) };
         let (started, mut told, mut work) = (Instant::now(), 0, 1u64);
@@ -430,7 +430,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Waits until nothing is in flight.
+    /// Waits until no checkpoint is in progress.
     fn settle(&mut self) -> std::io::Result<()> {
         while !self.pending.is_empty() {
             self.follow_for(Duration::from_micros(300))?;
@@ -438,7 +438,7 @@ impl Job<'_> {
         self.follow()
     }
 
-    /// Lets the test do something while nothing is in flight on any rank.
+    /// Lets the test act while no checkpoint is in progress on any rank.
     fn hold(&mut self, out: &Path, version: u64) -> std::io::Result<()> {
         self.settle()?;
         self.world.barrier();

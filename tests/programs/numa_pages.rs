@@ -1,7 +1,7 @@
-//! The program that `tests/numa.rs` runs on machines with several NUMA nodes: each argument is a scenario, which ends with a line
-//! `passed NAME` or with a panic. Nothing here is MPI's.
+//! The program that `tests/numa.rs` runs on machines with several NUMA nodes. Each argument is a scenario, which ends with a line `passed
+//! NAME` or with a panic. Nothing here uses MPI.
 //!
-//! The scenario `time` needs no second node: it says what asking and populating cost where it runs.
+//! The scenario `time` needs no second node: it prints the time of queries and of populating memory on the present machine.
 
 use bivouac_core::affinity::cpus::{self, Cpus};
 use bivouac_core::affinity::pages::{PAGE_BYTES, Run};
@@ -28,14 +28,14 @@ fn list(path: &str) -> Vec<u32> {
     numbers.collect()
 }
 
-/// The machine that this runs on.
+/// The machine on which this program runs.
 struct Machine {
     /// Nodes with memory.
     nodes: Vec<u32>,
-    /// Nodes without.
+    /// Nodes without memory.
     memoryless: Vec<u32>,
     cpus: BTreeMap<u32, Cpus>,
-    /// Does the system make huge pages unasked?
+    /// Does the system make huge pages without being asked?
     is_huge: bool,
 }
 
@@ -56,13 +56,13 @@ impl Machine {
         }
     }
 
-    /// Nodes with memory, around and around.
+    /// The node with memory at this index, which wraps around.
     fn node(&self, index: usize) -> u32 {
         self.nodes[index % self.nodes.len()]
     }
 }
 
-/// Untouched memory, of which a part that begins at the border of a block is used.
+/// Untouched memory. The used part begins at the border of a block.
 struct Memory(Vec<u8>);
 
 impl Memory {
@@ -86,12 +86,12 @@ fn nodes_of(bytes: &[u8]) -> Vec<i32> {
     numa::query(&pages_of(bytes)).unwrap()
 }
 
-/// A byte for each place that tells it from its neighbours and from other pages.
+/// A byte for each position that differs from its neighbours and between pages.
 fn pattern(index: usize) -> u8 {
     (index * 31 + index / PAGE * 7 + 1) as u8
 }
 
-/// Runs the body on the CPUs of a node, with memory from there.
+/// Runs the body on the CPUs of a node, with memory of that node.
 fn on_node(machine: &Machine, node: u32, body: impl FnOnce() + Send) {
     let body = || {
         cpus::run_on(&machine.cpus[&node]);
@@ -100,9 +100,9 @@ fn on_node(machine: &Machine, node: u32, body: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(body).join()).unwrap();
 }
 
-/// Writes the pattern on a CPU of this node, with memory from there.
+/// Writes the pattern on a CPU of this node, with memory of that node.
 fn touch(machine: &Machine, bytes: &mut [u8], node: u32) {
-    // A system that moves pages to the threads that use them has no reason to.
+    // A system that moves pages to the threads that use them has no reason to move these.
     on_node(machine, node, || bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(i)));
     assert!(nodes_of(bytes).iter().all(|found| *found == node as i32), "node {node} has no room for the test");
 }
@@ -111,19 +111,19 @@ fn kept(bytes: &[u8]) -> bool {
     bytes.iter().enumerate().all(|(i, byte)| *byte == pattern(i))
 }
 
-/// Pieces of some length, each on the next node.
+/// Cuts a region into pieces of this length, each on the next node.
 fn in_pieces(machine: &Machine, length: usize, piece: usize) -> Vec<Wanted> {
     let range = |from: usize| from as u64..(from + piece).min(length) as u64;
     (0..length).step_by(piece).enumerate().map(|(i, from)| (range(from), Some(machine.node(i)))).collect()
 }
 
-/// All pages are right, and fewer were before.
+/// Checks that all pages are right afterwards, and that fewer were before.
 fn all_right(before: &PlaceReport, after: &PlaceReport) {
     assert!(before.right < before.wanted, "nothing was to be done: {before}");
     assert_eq!((after.wanted, after.right, after.wrong_pages()), (before.wanted, before.wanted, 0), "{after}");
 }
 
-/// The wrappers themselves: policy, populating, asking, moving.
+/// Tests the wrappers themselves: policy, populating, queries, moving.
 fn calls(machine: &Machine) {
     let before = numa::policy().unwrap();
     for (index, node) in machine.nodes.iter().copied().enumerate() {
@@ -155,7 +155,7 @@ fn calls(machine: &Machine) {
     assert_eq!(numa::policy().unwrap(), before);
 }
 
-/// A region in pieces is found by few questions as by all.
+/// A few queries find the same runs in a region in pieces as queries for all its pages.
 fn scanned(machine: &Machine) {
     let mut memory = Memory::new(24 * BLOCK);
     let bytes = &mut memory.blocks()[100..24 * BLOCK];
@@ -183,7 +183,7 @@ fn pages(bytes: &Range<u64>) -> u64 {
     (bytes.end - bytes.start).div_ceil(PAGE_BYTES)
 }
 
-/// Memory that nobody has touched gets its pages where they are wanted, whatever the borders.
+/// Memory that nobody has touched gets its pages where they are wanted, wherever its borders are.
 fn fresh(machine: &Machine) {
     for (offset, piece) in [(0, 3 * BLOCK), (100, 3 * BLOCK + 5 * PAGE + 7), (PAGE, BLOCK / 2), (0, PAGE)] {
         let length = if piece == PAGE { 4 * BLOCK } else { 16 * BLOCK };
@@ -192,7 +192,7 @@ fn fresh(machine: &Machine) {
         let wanted = in_pieces(machine, bytes.len(), piece);
         let before = verify(bytes, &wanted);
         assert_eq!(before.right, 0);
-        // Without CPUs of its node a thread still takes memory from there.
+        // A thread takes memory from a node even if it does not run on the CPUs of that node.
         let anywhere = BTreeMap::new();
         let report = place(bytes, &wanted, if offset == 0 { &machine.cpus } else { &anywhere });
         all_right(&before, &report);
@@ -201,7 +201,7 @@ fn fresh(machine: &Machine) {
     }
 }
 
-/// Pages that are present on one node go where they are wanted. Contents stay unless a huge page was taken apart.
+/// Pages that are present on one node are moved to where they are wanted. Contents are kept unless a huge page was taken apart.
 fn touched(machine: &Machine) {
     for (offset, piece) in [(0, 3 * BLOCK), (100, 3 * BLOCK + 5 * PAGE), (0, PAGE)] {
         let length = if piece == PAGE { 4 * BLOCK } else { 16 * BLOCK };
@@ -223,7 +223,7 @@ fn touched(machine: &Machine) {
     }
 }
 
-/// Memory beside the target stays as it is and where it is, also where both are in one huge page.
+/// Memory next to the target keeps its contents and its place, even if both are in one huge page.
 fn neighbours(machine: &Machine) {
     for node in [machine.node(1), machine.node(machine.nodes.len() - 1)] {
         let mut memory = Memory::new(4 * BLOCK);
@@ -234,7 +234,7 @@ fn neighbours(machine: &Machine) {
         let wanted = [(0..target.len() as u64, Some(node))];
         let before = verify(target, &wanted);
         let report = place(target, &wanted, &machine.cpus);
-        // The page at each end is shared with a neighbour: it may go either way.
+        // The page at each end is shared with a neighbour, so it may be on either node.
         assert!(before.right == 0 && report.wrong_pages() <= if machine.is_huge { 2 } else { 0 }, "{report}");
         assert_eq!(machine.is_huge, report.dropped > 0, "{report:?}");
         let home = machine.node(0) as i32;
@@ -247,7 +247,7 @@ fn neighbours(machine: &Machine) {
     }
 }
 
-/// A page that somebody holds (here a pipe; a GPU's or a network card's driver does it alike) stays, whole and in place.
+/// A page that somebody else holds (here a pipe; the driver of a GPU or of a network card does the same) stays whole and in place.
 fn held(machine: &Machine) {
     let mut memory = Memory::new(3 * BLOCK);
     let bytes = &mut memory.blocks()[..3 * BLOCK];
@@ -255,10 +255,10 @@ fn held(machine: &Machine) {
     let (_read, write) = std::io::pipe().unwrap();
     let page = BLOCK + 5 * PAGE;
     let part = libc::iovec { iov_base: bytes[page..].as_mut_ptr().cast(), iov_len: PAGE };
-    // SAFETY: the pipe takes a reference to a page of `bytes`, which outlive it here, and nobody reads from it.
+    // SAFETY: the pipe takes a reference to a page of `bytes`, which outlives the pipe here, and nobody reads from it.
     let taken = unsafe { libc::vmsplice(write.as_raw_fd(), &part, 1, 0) };
     assert_eq!(taken, PAGE as isize, "{}", std::io::Error::last_os_error());
-    // The page is wanted where it is not, and so are others of its block that are wanted elsewhere again.
+    // The held page is wanted on another node, and so are other pages of its block.
     let wanted = in_pieces(machine, bytes.len() - BLOCK / 2, BLOCK / 4 + PAGE).into_iter();
     let wanted: Vec<Wanted> =
         wanted.map(|(range, node)| (range, node.filter(|node| *node != machine.node(0)))).collect();
@@ -277,7 +277,7 @@ fn held(machine: &Machine) {
     assert!(report.right > 0);
 }
 
-/// Memory of files and memory that a child process has, too, keeps its contents, wherever it can be moved to.
+/// File memory, and memory that a child process shares, keeps its contents, wherever it can be moved.
 fn not_own(machine: &Machine) {
     let path = format!("/dev/shm/bivouac-numa-{}", std::process::id());
     let length = 4 * BLOCK;
@@ -330,11 +330,11 @@ fn not_own(machine: &Machine) {
         libc::kill(child, libc::SIGKILL);
         assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
     }
-    // Alone again it may move them.
+    // Once the child has ended, the pages may be moved.
     all_right(&before, &place(bytes, &wanted, &machine.cpus));
 }
 
-/// A node takes what it has room for; the rest is elsewhere, and that is said.
+/// A node takes as many pages as it has room for; the rest are elsewhere, and the report says so.
 fn full(machine: &Machine) {
     let node = machine.node(1);
     let text = fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).unwrap();
@@ -358,8 +358,8 @@ fn full(machine: &Machine) {
     }
 }
 
-/// As in a container that forbids the calls: everything is said to be wrong, and nothing happens. For good: nothing after it may
-/// need them.
+/// The calls are forbidden, as in some containers: everything is reported as wrong, and nothing happens. This cannot be undone, so no later
+/// scenario may need the calls.
 fn forbidden(machine: &Machine) {
     let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
@@ -384,7 +384,7 @@ fn forbidden(machine: &Machine) {
     assert_eq!(verify(&bytes, &wanted).wrong_pages(), report.wanted);
 }
 
-/// What asking and populating cost, for 1 GiB.
+/// The time of queries and of populating, for 1 GiB.
 fn time(machine: &Machine) {
     let length = 1 << 30;
     let mut memory = Memory::new(length);

@@ -1,10 +1,11 @@
-"""Jobs played step by step: what `bivouac plan --simulate` is compared with.
+"""Plays jobs step by step: the reference for `bivouac plan --simulate`.
 
-Reads one JSON document from standard input, {"runs": N, "seed": S, "settings": [...]}, and prints one for each setting: the efficiency (mean and standard
-error), failures and time without protection. Each setting has a machine in numbers and a pattern of checkpoints; src/core/planner/play/reference.rs writes them.
+Reads one JSON document from standard input, {"runs": N, "seed": S, "settings": [...]}, and prints one for each setting: the
+efficiency (mean and standard error), failures and time without protection. Each setting has a machine in numbers and a pattern of
+checkpoints; src/core/planner/play/reference.rs writes them.
 
-It shares nothing with the planner but what words mean: every segment of work, every capture and every copy that arrives is gone through one by one, every node
-has its next failure in one heap, and costs come from bytes and rates.
+It shares only the meaning of words with the planner: it goes through every segment of work, every capture and every arriving
+copy one by one, takes the next failure of every node from one heap, and computes costs from bytes and rates.
 """
 
 import heapq
@@ -18,7 +19,7 @@ ORDER = ["process", "node-reboot", "node-loss", "system"]
 
 
 class Interrupted(Exception):
-    """Something else comes before the end of what was to be done."""
+    """Something happens before the end of the current activity."""
 
 
 class Level:
@@ -28,7 +29,7 @@ class Level:
 
 
 def levels_of(s):
-    """The levels of the pattern, in seconds."""
+    """The levels of the pattern, with their times in seconds."""
     capture = s["state"] / s["capture_rate"]
     how = s["capture"]["how"]
     behind, slower, relaunch = s["behind"], s["slowdown"], s["relaunch"]
@@ -81,7 +82,7 @@ class Failures:
         if own > 0:
             self.scale = 1.0 / own / math.gamma(1.0 + 1.0 / self.shape)
             for node in range(s["nodes"]):
-                # It has run for a long time.
+                # The node has already run for a long time.
                 at = rng.expovariate(own) if self.shape == 1.0 else -20.0 / own
                 while at < 0.0:
                     at += self.lasts()
@@ -105,7 +106,7 @@ class Failures:
         return self.heap[0][0]
 
     def pop(self):
-        """When, what is gone (nothing, "memory", "node", "all") and of which nodes."""
+        """The time of the next failure, what is lost (nothing, "memory", "node" or "all"), and on which nodes."""
         at, _, what, which = heapq.heappop(self.heap)
         rng, s = self.rng, self.s
         if what == "system":
@@ -130,7 +131,7 @@ class Failures:
 
 
 class Peers:
-    """What nodes keep for each other: ranks in order, dealt out to sets, or with copies at equal steps."""
+    """The data that nodes keep for each other: ranks are dealt out to sets in order, or have copies at equal steps."""
 
     def __init__(self, s):
         self.ranks = s["gpus"]
@@ -144,7 +145,7 @@ class Peers:
         self.gone, self.missing = set(), set()
 
     def lose(self, nodes):
-        """Is everything still there?"""
+        """Loses these nodes, and returns whether all data still exists."""
         self.gone.update(nodes)
         self.missing.update(nodes)
         lost = [rank for node in self.gone for rank in range(node * self.ranks, (node + 1) * self.ranks)]
@@ -184,7 +185,7 @@ class Run:
     # ------------------------------------------------------------------ what a failure leaves
 
     def surviving(self, what, nodes):
-        """Names of the levels whose checkpoints are still of use."""
+        """The names of the levels whose checkpoints can still be used."""
         self.count += 1
         if what == "nothing":
             return set(self.names)
@@ -207,10 +208,10 @@ class Run:
         self.peers.gone.clear()
         self.peers.missing.clear()
 
-    # ------------------------------------------------------------------ a machine that writes behind the program
+    # ------------------------------------------------------------------ a machine that writes in the background
 
     def until(self, seconds, is_work):
-        """Goes on for so long."""
+        """Lets this many seconds pass."""
         stop = min(self.failures.next(), self.limit, self.end)
         end = self.now + seconds
         passed = min(end, stop) - self.now
@@ -220,13 +221,13 @@ class Run:
             raise Interrupted
 
     def session(self):
-        """From a start to whatever ends it; `flights`: level, position, and when it arrives."""
+        """Runs from a start to whatever ends the session; `flights`: the level, the position and the arrival time."""
         self.flights, free = [], {level.name: 0.0 for level in self.levels}
         written = []
         index = 0
         while True:
             self.until(self.s["segment"], True)
-            # Room: the newest version stays, and older ones that are not written yet.
+            # There must be room for the newest version, and for older ones that are not yet written.
             older = sorted(end for end in written[:-1] if end > self.now)
             room = self.versions - 2
             if len(older) > room:
@@ -243,7 +244,7 @@ class Run:
             index += 1
 
     def arrived(self):
-        """Notes what has arrived, and says what has not."""
+        """Notes which flights have arrived, and keeps the others."""
         for name, position, end in self.flights:
             if end <= self.now:
                 self.saved[name] = max(self.saved[name], position)
@@ -277,7 +278,7 @@ class Run:
             left = left & self.surviving(what, nodes)
 
     def end_of_job(self):
-        """The last checkpoint goes everywhere, and the next job begins with it."""
+        """The last checkpoint reaches all levels, and the next job begins with it."""
         self.now += sum(level.blocks for level in self.levels) + self.levels[-1].arrives
         self.now += self.s["limit"]["queue"]
         self.job_began = self.now
@@ -309,15 +310,16 @@ class Run:
             self.exposed += max(self.end - self.exposed_since, 0.0)
         return self.position / self.end
 
-    # ------------------------------------------------------------------ a machine that stands still for everything
+    # ------------------------------------------------------------------ a machine that stops for each
+    # capture, write and recovery
 
     def needed(self, what, nodes):
-        """The lowest level that survives, by its number."""
+        """The number of the lowest level that survives."""
         left = self.surviving(what, nodes)
         return min(self.names.index(name) for name in left)
 
     def restore(self, own):
-        """Lower failures hold it up, equal ones begin it again; the level and the time of a higher one end it."""
+        """Failures of a lower level delay the restore, those of the same level begin it again, and one of a higher level ends it."""
         end = self.now + self.levels[own].recovery
         while self.failures.next() < end:
             at, what, nodes = self.failures.pop()

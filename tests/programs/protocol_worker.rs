@@ -1,12 +1,13 @@
 //! The program that `tests/protocol.rs` runs under `mpirun`: one scenario per argument.
 //!
-//! A scenario makes calls as an application would, sometimes wrong ones on some ranks, and prints what it is told. The
-//! test compares the lines. A line is `LABEL rank=R TEXT`; labels are unique within a run unless said otherwise.
+//! A scenario makes calls as an application would, sometimes wrong ones on some ranks, and prints the answers.
+//! The test compares the lines. A line is `LABEL rank=R TEXT`; labels are unique within a run unless the
+//! scenario says otherwise.
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `BIVOUAC_TEST_THREADS` | how MPI is initialised: `single`, `funneled`, `serialized`, `multiple` (default), or `raw` for a plain `MPI_Init` |
-//! | `BIVOUAC_TEST_DIR` | a folder for files by which the test and the job talk |
+//! | `BIVOUAC_TEST_DIR` | a folder for files through which the test and the job communicate |
 #[path = "protocol/decisions.rs"]
 mod decisions;
 #[path = "protocol/disagreement.rs"]

@@ -1,5 +1,5 @@
-//! `bivouac run` and the scripts of `launch/` under PBS, LSF and Flux, which are played by scripts that answer as the documentation of
-//! these systems says. None of them could be had here.
+//! `bivouac run` and the scripts of `launch/` under PBS, LSF and Flux. Scripts play these systems, and answer as the systems' documentation
+//! says, because none of the systems was available.
 
 use super::bed::{Bed, Ended};
 use super::common::limit::wait_until;
@@ -11,8 +11,8 @@ use std::process::{Command, Output};
 
 const SYSTEMS: [&str; 3] = ["PBS", "LSF", "Flux"];
 
-/// A bed in which commands play a batch system and note in `log` how they were called. It has three hosts, with two slots each, `left`
-/// seconds, and a host is down if there is a file of its name in `down`.
+/// A bed in which commands play a batch system and note their arguments in `log`. It has three hosts with two slots each, and `left`
+/// seconds. A host is down if `down` has a file with its name.
 fn bed(job: &str, system: &str, left: u64) -> Bed {
     let bed = Bed::with(job);
     let here = bed.path().display();
@@ -70,7 +70,7 @@ fn within<'c>(command: &'c mut Command, bed: &Bed, system: &str) -> &'c mut Comm
     }
 }
 
-/// Runs the supervisor with these options on a job of that system.
+/// A supervisor with these options, in a job of this system.
 fn supervised(bed: &Bed, system: &str, options: &[&str]) -> Command {
     let mut command = bed.run_command(options);
     match system {
@@ -90,7 +90,7 @@ fn has(bed: &Bed, line: &str) -> bool {
     log(bed).iter().any(|logged| logged == line)
 }
 
-/// How a system has a job queued again, as the options of `bivouac run` and as what is called then.
+/// How a system queues a job again: as options of `bivouac run`, and as the command that is then called.
 fn requeue(system: &str) -> (&'static str, &'static str) {
     match system {
         "PBS" => ("--requeue=qsub next.pbs", "qsub next.pbs"),
@@ -111,7 +111,7 @@ fn hosts_are_those_of_the_allocation_and_a_lost_one_is_replaced_by_a_spare() {
         let starts = bed.starts();
         match system {
             "Flux" => assert_eq!(starts[1], "run --nodes 2 --requires=hosts:n3,n2 -n 4 program"),
-            // Open MPI sorts a list as the batch system does, and not a file with the host of each rank.
+            // Open MPI sorts a host list as the batch system does, but does not sort a file with the host of each rank.
             _ => assert!(
                 starts[1].contains("--map-by seq --hostfile") && starts[0].contains("--host n1:2,n2:2"),
                 "{starts:?}"
@@ -129,14 +129,14 @@ fn hosts_are_those_of_the_allocation_and_a_lost_one_is_replaced_by_a_spare() {
 #[test]
 fn near_the_end_of_the_allocation_the_job_is_halted_and_comes_again() {
     for system in SYSTEMS {
-        // LSF tells minutes.
+        // LSF reports whole minutes.
         let (left, reserve) = if system == "LSF" { (120, "118s") } else { (33, "30s") };
         let job = "status 5 1 false; while [ ! -e stop ]; do sleep 0.05; done; status 6 2 true 'the end is near'";
         let bed = bed(job, system, left);
         let (option, call) = requeue(system);
         let supervisor = bed.start(supervised(&bed, system, &["--reserve", reserve, option]));
         wait_until("the end is near", || bed.events().contains(&"halting".to_owned()));
-        // What the system sends when the time is over cancels nothing then.
+        // The system's signal at the end of the time then cancels nothing.
         supervisor.signal(Signal::SIGTERM);
         let halted = || bed.events().iter().filter(|event| *event == "halting").count();
         wait_until("the signal is heard", || halted() == 2);
@@ -147,7 +147,7 @@ fn near_the_end_of_the_allocation_the_job_is_halted_and_comes_again() {
     }
 }
 
-/// A supervisor that hears this signal in the middle of an allocation.
+/// A supervisor that receives this signal in the middle of an allocation.
 fn after(signal: Signal, system: &str) -> (Bed, Ended) {
     let bed = bed(
         "status 5 1 false; echo ready > ready
@@ -181,7 +181,7 @@ fn what_cannot_queue_a_job_again_says_so_before_the_job_starts() {
         bed.finish(supervised(&bed, system, &["--requeue"])).expect(2).says(&["--requeue:", reason, "--requeue='"]);
         assert!(bed.starts().is_empty());
     }
-    // A command that fails is named, with what it said.
+    // The message names a command that failed, with its output.
     let bed = bed("status 5 1 false; sleep 2; status 6 2 true 'the end is near'", "PBS", 20);
     bed.script("qsub", "#!/bin/sh\necho 'qsub: no such queue' >&2; exit 1\n");
     let options = ["--end-time", "+3s", "--reserve", "2s", "--requeue=qsub next.pbs"];
@@ -198,7 +198,7 @@ fn lists_that_make_no_sense_are_refused() {
         bed.finish(command).expect(2).says(&[name]);
         assert!(bed.starts().is_empty());
     }
-    // Not every Flux tells, and what it says of it is handed on.
+    // Not every Flux lists the hosts; then its error is passed on.
     let bed = bed("true", "Flux", 7200);
     bed.script("flux", "#!/bin/sh\necho 'flux-getattr: hostlist: No such file' >&2; exit 1\n");
     bed.finish(supervised(&bed, "Flux", &[])).expect(2).says(&["flux getattr hostlist", "No such file"]);
@@ -206,7 +206,7 @@ fn lists_that_make_no_sense_are_refused() {
 
 // ------------------------------------------------------------------------------------------- the scripts to copy
 
-/// The template of a system in a job of it.
+/// A command that runs the template of a system in a job of that system.
 fn script(bed: &Bed, system: &str) -> Command {
     let folder = system.to_lowercase();
     let script = Path::new(env!("WORKSPACE_ROOT")).join(format!("launch/{folder}/job.{folder}"));
@@ -221,7 +221,7 @@ fn script(bed: &Bed, system: &str) -> Command {
     command
 }
 
-/// Runs the template of a system to its end. `bivouac run` has this body there.
+/// Runs the template of a system to its end, with this text as the body of `bivouac run`.
 fn template(bed: &Bed, system: &str, supervisor: &str) -> Output {
     let here = bed.path().display();
     let note = format!("#!/bin/bash\ncd {here}\n");
@@ -309,7 +309,7 @@ fn elements_of_an_array_have_names_of_their_own() {
         bed.script("bivouac", &format!("#!/bin/bash\ncd {}\n{supervisor}\n", bed.path().display()));
         bed.script("mpirun", "#!/bin/sh\necho 'HYDRA build details:'\n");
         let mut command = script(&bed, system);
-        // LSF calls an element by the name of the array.
+        // In LSF, an element has the name of the array.
         let name = if system == "LSF" { ("LSB_JOBNAME", "heat[1-20]") } else { ("PBS_JOBNAME", "heat") };
         command.envs([name, (variable, "3")]);
         assert!(command.status().unwrap().success());

@@ -1,5 +1,5 @@
-//! A folder with a run directory, scripts that play the launcher, and supervisors on them.
-#![allow(dead_code)] // Without MPI some of it has no user.
+//! A folder with a run directory, with scripts that play the launcher, and with supervisors on these scripts.
+#![allow(dead_code)] // Without MPI, some of this is unused.
 
 use super::common::limit::{LIMIT, lines_written_to, wait_until};
 use nix::sys::signal::{Signal, kill};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What every script can call. Each start is a line in `starts`, which counts the attempts.
+/// The commands for all scripts. Each start is a line in `starts`, and so counts as an attempt.
 const PRELUDE: &str = r#"#!/bin/sh
 cd "$(dirname "$0")" || exit 99
 echo "$*" >> starts
@@ -39,7 +39,7 @@ pub struct Bed {
     folder: tempfile::TempDir,
 }
 
-/// A supervisor at work. Dropping it ends it, and the job that it has left.
+/// A supervisor at work. Dropping it ends the supervisor and the job that it has left.
 pub struct Supervisor {
     child: Child,
     stderr: PathBuf,
@@ -63,7 +63,7 @@ impl Bed {
         Bed { folder }
     }
 
-    /// A bed with a script `job` of this body.
+    /// A bed with a script `job` that has this body.
     pub fn with(body: &str) -> Bed {
         let bed = Bed::new();
         bed.script("job", &format!("{PRELUDE}{body}"));
@@ -92,7 +92,7 @@ impl Bed {
         std::env::join_paths(folders).expect("a search path")
     }
 
-    /// `bivouac` in the bed, with nothing of the caller's environment that would change what it does.
+    /// `bivouac` in the bed, without environment variables that would change its behaviour.
     pub fn bivouac(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bivouac"));
         let strange = |name: &str| {
@@ -107,7 +107,7 @@ impl Bed {
         command
     }
 
-    /// `bivouac run` with these options, to be completed.
+    /// `bivouac run` with these options; the caller adds the rest.
     pub fn run_command(&self, options: &[&str]) -> Command {
         let mut command = self.bivouac();
         command.args(["run", "--run-directory"]).arg(self.run_directory()).args(options);
@@ -124,12 +124,12 @@ impl Bed {
         command
     }
 
-    /// The same, where the script plays Open MPI's mpirun, and a host is down if there is a file of its name in `down`.
+    /// `bivouac run` on the script, which plays Open MPI's mpirun. A host is down if `down` has a file with its name.
     pub fn placed(&self, options: &[&str]) -> Command {
         self.placed_with(options, &["-n", "4", "program"])
     }
 
-    /// The same with these words after the launcher.
+    /// As [`Bed::placed`], with these words after the launcher.
     pub fn placed_with(&self, options: &[&str], words: &[&str]) -> Command {
         fs::create_dir_all(self.path().join("down")).expect("a directory");
         let probe = format!("test ! -e {}/down/{{host}}", self.path().display());
@@ -160,7 +160,7 @@ impl Bed {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// The lines of a file of the run directory, which are JSON.
+    /// The lines of a JSON Lines file in the run directory.
     pub fn lines(&self, name: &str) -> Vec<Value> {
         let text = lines_written_to(&self.run_directory().join(name));
         text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
@@ -175,7 +175,7 @@ impl Bed {
         self.attempts().iter().map(|attempt| attempt["decision"].as_str().expect("a text").to_owned()).collect()
     }
 
-    /// The events, in the order in which they were noticed.
+    /// The events, in the order in which they were recorded.
     pub fn events(&self) -> Vec<String> {
         self.lines("timeline.jsonl").iter().map(|line| line["event"].as_str().expect("a text").to_owned()).collect()
     }
@@ -186,7 +186,7 @@ impl Bed {
         self.finish(command)
     }
 
-    /// Waits until a file is there and has a line.
+    /// Waits until a file exists and has a line.
     pub fn wait_for_file(&self, path: impl AsRef<Path>) -> String {
         let path = self.path().join(path);
         let mut text = String::new();
@@ -212,7 +212,7 @@ impl Supervisor {
         kill(self.pid(), signal).expect("the supervisor lives");
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills the supervisor, and waits until it has ended.
     pub fn kill(&mut self) {
         self.signal(Signal::SIGKILL);
         assert_eq!(self.child.wait().expect("our own child").signal(), Some(9));
@@ -226,7 +226,7 @@ impl Supervisor {
         fs::read_to_string(&self.stderr).expect("its output")
     }
 
-    /// Waits until its standard output has this text.
+    /// Waits until the supervisor's standard output contains this text.
     pub fn wait_for_output(&mut self, text: &str) {
         loop {
             if self.stdout().contains(text) {
@@ -254,7 +254,7 @@ impl Drop for Supervisor {
         if !std::thread::panicking() {
             return;
         }
-        // A test that fails leaves nothing behind: TERM lets a launcher end its ranks.
+        // A test that fails leaves no processes behind: TERM lets a launcher end its ranks.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let pid = fs::read_to_string(&self.job_pid).ok().and_then(|text| text.trim().parse::<i32>().ok());
@@ -282,7 +282,7 @@ impl Ended {
     }
 }
 
-/// Does a process live? A zombie does not.
+/// Is a process alive? A zombie is not.
 pub fn is_alive(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     stat.rfind(')').is_some_and(|at| !stat[at + 1..].trim_start().starts_with('Z'))

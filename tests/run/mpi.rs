@@ -1,4 +1,4 @@
-//! heat2d under a real `mpirun` and a real supervisor, and a program in C that starts MPI with `MPI_Init`.
+//! Tests with a real `mpirun` and a real supervisor: they run heat2d, and a program in C that starts MPI with `MPI_Init`.
 
 use super::bed::{Bed, Ended, is_alive};
 use super::common;
@@ -10,14 +10,14 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A lock that keeps other MPI jobs of the tests away for as long as it lives.
+/// A lock that keeps out other MPI jobs of the tests as long as it lives.
 struct Turn(#[allow(dead_code)] std::fs::File);
 
 fn turn() -> Turn {
     Turn(common::one_at_a_time())
 }
 
-/// The example, which Cargo builds beside the tests: `target/<profile>/examples/heat2d`.
+/// The example, which Cargo builds with the tests: `target/<profile>/examples/heat2d`.
 fn heat2d() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let path = own.ancestors().nth(2).unwrap().join("examples/heat2d");
@@ -25,7 +25,7 @@ fn heat2d() -> PathBuf {
     path
 }
 
-/// The supervisor on heat2d, four ranks; None, with a loud note, if there is no `mpirun` here.
+/// A supervisor on heat2d with four ranks. `None`, with a loud note, if there is no `mpirun`.
 fn heat(bed: &Bed, options: &[&str], heat: &[&str]) -> Option<Command> {
     let launcher = common::mpirun_command(4)?;
     let mut command = bed.run_command(options);
@@ -45,7 +45,7 @@ fn digest(ended: &Ended) -> String {
     digests[0].to_owned()
 }
 
-/// The digest of a run that nobody disturbs.
+/// The digest of an undisturbed run.
 fn calm() -> Option<String> {
     let bed = Bed::new();
     let ended = bed.finish(heat(&bed, &[], &[])?).expect(0);
@@ -56,7 +56,7 @@ fn calm() -> Option<String> {
     Some(digest(&ended))
 }
 
-/// The processes of the ranks, from what heat2d prints first.
+/// The process ids of the ranks, from the first lines of heat2d.
 fn ranks(stdout: &str) -> Vec<i32> {
     let started = stdout.lines().rfind(|line| line.starts_with("started ")).expect("it has started");
     let pids = started.rsplit_once("pids=").expect("it names its processes").1;
@@ -88,7 +88,7 @@ fn a_report_of_three_failures_agrees_with_what_was_logged() {
     assert_eq!((runs.len(), attempts.len(), &group["told"]), (4, 4, &Value::from(4)));
     let number = |value: &Value| value.as_f64().expect("a number");
 
-    // Each attempt as the supervisor wrote it down.
+    // Each attempt must be as the supervisor recorded it.
     for (at, (run, attempt)) in runs.iter().zip(&attempts).enumerate() {
         assert_eq!(run["ending"], if at < 3 { "died" } else { "closed" });
         assert_eq!((&run["run"], &run["outcome"]), (&attempt["generations"]["world"], &attempt["outcome"]));
@@ -97,13 +97,13 @@ fn a_report_of_three_failures_agrees_with_what_was_logged() {
         for level in attempt["committed"]["world"].as_array().unwrap() {
             let known = commits.iter().filter(|commit| commit["level"] == level["level"]).count() as u64;
             let told = level["committed"].as_u64().unwrap();
-            // A root that dies may have told the one and not the other.
+            // A root that dies may have reported a commit in one of the two places and not yet in the other.
             assert!(known == told || (at < 3 && known > told), "{level} in {commits:?}");
         }
         assert!(run["refused"].as_array().unwrap().is_empty());
     }
 
-    // What each restored, as the program's log has it; and what that cost.
+    // The version that each run restored must agree with the program's log. Its cost is checked as well.
     let restored: Vec<Value> =
         bed.lines("timeline.jsonl").into_iter().filter(|line| line["event"] == "restored").collect();
     assert_eq!(restored.len(), 3);
@@ -117,12 +117,12 @@ fn a_report_of_three_failures_agrees_with_what_was_logged() {
         assert!((number(&before["rework"]) - lost).abs() < 1e-6, "{lost}: {before}");
     }
 
-    // Ranks that were killed lose what they did in their last second; those of the last attempt were not.
+    // Ranks that were killed lose the events of their last second; those of the last attempt were not killed.
     for capture in runs[3]["captures"].as_array().unwrap() {
         assert!(capture["bytes"].as_u64().unwrap() >= 93 * 71 * 8, "{capture}");
     }
 
-    // The bytes of the last session, as its status has them.
+    // The bytes of the last session must agree with its status.
     let status: Value =
         serde_json::from_str(&std::fs::read_to_string(bed.run_directory().join("status-world.json")).unwrap()).unwrap();
     let lines = std::fs::read_to_string(events.join("events-world-0.jsonl")).unwrap();
@@ -146,7 +146,7 @@ fn a_report_of_three_failures_agrees_with_what_was_logged() {
         .sum();
     assert_eq!(of_all("global"), written);
 
-    // Time is divided, and none is lost.
+    // The parts of the time add up to the whole.
     let account = &group["account"];
     let parts = ["work", "checkpoints", "rework", "recovering", "down"].map(|part| number(&account[part]));
     assert!(
@@ -166,7 +166,7 @@ fn a_rank_that_is_killed_costs_a_restart_and_not_the_result() {
     let _turn = turn();
     let Some(calm) = calm() else { return };
     let bed = Bed::new();
-    // Slow enough to be caught in the middle, and the level is waited for so that there is something to restore.
+    // The run is slow enough to be caught in the middle, and it waits for the level so that there is something to restore.
     let Some(command) = heat(&bed, &[], &["--pause", "30000", "--wait", "system"]) else { return };
     let mut supervisor = bed.start(command);
     supervisor.wait_for_output("committed version=30 level=system");
@@ -191,7 +191,7 @@ fn a_job_that_hangs_is_ended_by_the_watchdog_and_started_again() {
     let _turn = turn();
     let Some(calm) = calm() else { return };
     let bed = Bed::new();
-    // A disk on which others write much may take longer than the watchdog waits: then there are more attempts.
+    // A disk to which other programs write much may take longer than the watchdog waits; then there are more attempts.
     let options = ["--hang-timeout", "10s", "--grace", "5s", "--restarts", "20", "--fruitless", "20"];
     let Some(command) = heat(&bed, &options, &["--pause", "30000", "--wait", "system"]) else { return };
     let mut supervisor = bed.start(command);
@@ -286,14 +286,14 @@ fn the_death_of_the_supervisor_does_not_touch_the_job_and_a_new_one_takes_over()
     let second = bed.start(command);
     wait_until("the job is taken over", || bed.events().contains(&"took-over".to_owned()));
     second.wait().expect(0);
-    // All of it was printed by the job that the first supervisor had started.
+    // The job that the first supervisor started printed all of this.
     let stdout = first.stdout();
     assert!(stdout.contains(&format!("digest {calm}")) && stdout.matches("started ").count() == 1, "{stdout}");
     assert_eq!(bed.decisions(), ["success"]);
 }
 
-/// The program of `hydro.c` on four ranks, killed over and over, and node memory is lost each time. It calls `bvk_checkpoint` and nothing
-/// else of Bivouac; whatever it has had the time to write is committed and restored.
+/// The program `hydro.c` runs on four ranks and is killed over and over; node memory is lost each time. The program calls only
+/// `bvk_checkpoint` of Bivouac. Whatever it had time to write is committed and restored.
 #[test]
 fn a_program_under_mpi_init_that_only_takes_checkpoints_goes_on_from_the_last_one_each_time() {
     let _turn = turn();
@@ -333,7 +333,7 @@ fn a_program_under_mpi_init_that_only_takes_checkpoints_goes_on_from_the_last_on
     assert_eq!(bed.decisions().len() as u64, 1 + kills + 1, "{:?}", bed.decisions());
 }
 
-/// The newest version that is committed at level system, as the run directory says.
+/// The newest version that is committed at level system, according to the run directory.
 fn newest_at_system(bed: &Bed) -> u64 {
     let text = std::fs::read_to_string(bed.run_directory().join("status-world.json")).unwrap_or_default();
     let status: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();

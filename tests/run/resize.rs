@@ -1,13 +1,14 @@
-//! Jobs whose number of ranks may change, on scripts: they shrink without a spare, grow again, and are asked for another number.
+//! Jobs whose number of ranks may change, played by scripts: without a spare they shrink, later they grow again, and users request
+//! another number of ranks.
 
 use super::bed::{Bed, Supervisor};
 use super::common::limit::wait_until;
 use serde_json::Value;
 use std::fs;
 
-/// Ranks of any number can restore what this session commits.
+/// Any number of ranks can restore what this session commits.
 const FREE: &str = r#"newest='{"name":"heat","version":1,"ranks":6,"unix":5}'"#;
-/// Only as many as took it.
+/// Only as many ranks as took this checkpoint can restore it.
 const BOUND: &str =
     r#"newest='{"name":"heat","version":1,"ranks":6,"unix":5,"bound":{"count":1,"regions":["state"]}}'"#;
 
@@ -18,7 +19,7 @@ fn ranks(bed: &Bed) -> Vec<Value> {
     bed.attempts().into_iter().map(|mut attempt| attempt["ranks"].take()).collect()
 }
 
-/// The ends of the command lines that were started, after what is exported.
+/// The ends of the command lines of all starts, without the exported variables before them.
 fn starts(bed: &Bed) -> Vec<String> {
     let after = |start: String| start[start.find("--host").expect("hosts")..].to_owned();
     bed.starts().into_iter().map(after).collect()
@@ -45,7 +46,7 @@ fn a_job_whose_newest_checkpoint_is_bound_to_its_number_of_ranks_stops_and_names
     let says = ["\"state\"", "only by the 6 ranks", "room for 4", "save_on, shared, or per_rank"];
     bed.finish(bed.placed_with(&OPTIONS, &WORDS)).expect(13).says(&says);
     assert_eq!(bed.decisions(), ["rank-bound"]);
-    // So does the next start, until the host is back.
+    // The next start ends in the same way, until the host is back.
     bed.finish(bed.placed_with(&OPTIONS, &WORDS)).expect(13).says(&says);
     assert_eq!(bed.starts().len(), 1);
     fs::remove_file(bed.path().join("down/b")).expect("it was down");
@@ -81,7 +82,8 @@ fn tasks_of_srun_are_dealt_out_to_the_nodes_that_answer() {
     assert_eq!(bed.starts(), ["--nodes 2 --distribution arbitrary --nodelist n1,n1,n3 --ntasks 3 program"]);
 }
 
-/// A script that ends with the reason when it is asked to, as a program does that calls `should_exit`; by itself in the attempt `last`.
+/// A script that ends with the reason when it is asked to, like a program that calls `should_exit`. In the attempt
+/// `last`, it ends by itself.
 fn obedient(last: u32) -> Bed {
     let bivouac = env!("CARGO_BIN_EXE_bivouac");
     Bed::with(&format!(
@@ -118,7 +120,7 @@ fn whoever_halts_a_job_that_was_to_be_resized_has_it_halted() {
     let bed = obedient(9);
     let supervisor = bed.start(bed.placed_with(&OPTIONS, &WORDS));
     bed.wait_for_file("ready-1");
-    // Both at once, by hand: otherwise the script might see the first alone.
+    // The test writes both conditions itself, at once: otherwise the script might see only the first one.
     let condition = r#"{"when":"now","set_by":"me","set_at":5"#;
     let halt = format!(r#"{{"schema":1,"kind":"bivouac-halt","conditions":[{condition},"resize":2}},{condition}}}]}}"#);
     fs::write(bed.path().join("halt.new"), halt).unwrap();
@@ -145,7 +147,7 @@ fn a_host_that_answers_again_while_the_job_runs_can_be_had_by_asking_for_more_ra
     assert_eq!(ranks(&bed), [4, 6].map(Value::from));
 }
 
-/// A job of six ranks at most on three hosts, of which one is down: it has four.
+/// A job of at most six ranks on three hosts, one of which is down, so that the job has four ranks.
 fn waiting(bed: &Bed, options: &[&str]) -> Supervisor {
     let command = bed.placed_with(options, &WORDS);
     fs::write(bed.path().join("down/c"), "").unwrap();

@@ -1,4 +1,4 @@
-//! What a session tells and how it is asked: groups of ranks that are threads of this process.
+//! What a session reports, and how it receives requests: the groups consist of ranks that are threads of this process.
 
 use super::bed::Bed;
 use super::common::limit::wait_until;
@@ -86,7 +86,7 @@ fn the_root_tells_what_the_session_has_come_to() {
     assert!(closed.closed && closed.in_flight == 0 && closed.failed.is_none());
     assert_eq!((closed.checkpoints, closed.checkpoints_total), (2, 2));
 
-    // The next run goes on counting, and tells what it has restored.
+    // The next run continues the count, and reports what it has restored.
     run(&bed, |session, _| {
         let mut field = vec![0.0; 1000];
         session
@@ -103,7 +103,8 @@ fn the_root_tells_what_the_session_has_come_to() {
     assert_ne!(again.incarnation, closed.incarnation);
 }
 
-/// Takes a checkpoint of a value that all ranks share, and, if `seed` says what becomes of it on other ranks, one of each rank.
+/// Takes a checkpoint of a value that all ranks share. If `seed` says what happens to it on other numbers of ranks, the checkpoint also has
+/// a value of each rank.
 fn take_shared(session: &Session, version: u64, seed: Option<OnResize>) {
     let mut checkpoint = session.begin_checkpoint("heat", version).expect("a checkpoint");
     checkpoint.shared("step", &version).expect("a value");
@@ -124,7 +125,7 @@ fn the_root_tells_which_regions_bind_the_newest_checkpoint_to_its_number_of_rank
     };
     run(&bed, |session, _| take_shared(session, 10, Some(OnResize::Drop)));
     assert_eq!(newest(), (10, bound(&[])));
-    // The next session has committed nothing, and knows what the one before has told.
+    // The next session has committed nothing, but knows what the previous one reported.
     run(&bed, |_, _| {});
     assert_eq!(newest(), (10, bound(&[])));
     run(&bed, |session, _| take_shared(session, 20, Some(OnResize::Refuse)));
@@ -153,7 +154,7 @@ fn all_ranks_obey_a_halt_condition_although_no_key_of_exit_is_set() {
         take(session, 20);
         assert!(!session.should_exit().expect("agreed"), "one of two");
         take(session, 30);
-        // The root may hear of the commit a moment after the other rank.
+        // The root may hear of the commit a moment later than the other rank.
         let mut asked = 0;
         while !session.should_exit().expect("agreed") {
             asked += 1;
@@ -205,7 +206,7 @@ fn a_run_that_was_given_up_does_not_overwrite_the_status_of_the_next() {
             // A later run has begun on other nodes.
             let later = Status { generation: 2, incarnation: "later".into(), ..status(&bed) };
             wait_until("the first run gives way", || {
-                // One that has just looked may overwrite it once; the later run would write again.
+                // The first run may have just read the file and may overwrite it once; the later run would write again.
                 RunDirectory::at(bed.run_directory()).replace("status-world.json", &later.encode()).expect("written");
                 std::thread::sleep(Duration::from_secs(2));
                 status(&bed) == later

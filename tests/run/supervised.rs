@@ -24,7 +24,7 @@ fn a_program_that_succeeds_runs_once() {
 
 #[test]
 fn a_crash_loop_is_stopped_after_two_attempts_without_progress() {
-    // The first attempt gets to version 70, the others restore it and die before the next.
+    // The first attempt reaches version 70, and the others restore that version and die before the next one.
     let bed = Bed::with("case $attempt in 1) status 70 9 false ;; *) status 0 9 false ;; esac; exit 3");
     bed.finish(bed.job(&["--restarts", "9"])).expect(12).says(&["no progress: 2 attempts in a row", "exit status 3"]);
     assert_eq!(bed.decisions(), ["restart", "restart", "no-progress"]);
@@ -51,8 +51,8 @@ fn ranks_under_srun_find_the_run_directory_also_after_sbatch_export_none() {
     assert_eq!(bed.starts(), ["--export=BIVOUAC_RUN_DIRECTORY -n 2 program"]);
 }
 
-/// The script as mpirun in an allocation of one other node, 127.0.0.2. SLURM shows this configuration, and no remote shell
-/// and no job step gets there.
+/// The script plays mpirun in an allocation of one other node, 127.0.0.2. SLURM shows this configuration, and neither a remote shell nor a
+/// job step can reach the node.
 fn on_another_node(bed: &Bed, config: &str, options: &[&str]) -> Command {
     bed.script("scontrol", &format!("#!/bin/sh\necho '{config}'\n"));
     for name in ["srun", "ssh"] {
@@ -104,7 +104,7 @@ fn a_later_attempt_may_take_over_what_the_ones_before_have_claimed() {
 
 #[test]
 fn the_claim_of_a_run_that_this_one_has_not_started_is_respected() {
-    // No attempt opens a session: somebody else's run may be what keeps it from doing so.
+    // No attempt opens a session, perhaps because somebody else's run prevents it.
     let bed = Bed::with("echo ${BIVOUAC_JOB_TAKE_OVER:-unset} >> take; exit 1");
     bed.finish(bed.job(&[])).expect(12);
     assert_eq!(fs::read_to_string(bed.path().join("take")).unwrap(), "unset\nunset\n");
@@ -160,7 +160,7 @@ fn too_few_nodes_stop_the_run_before_and_after_it_started() {
     bed.finish(bed.placed(&["--hosts", "a:4,b:4", "--min-nodes", "2"])).expect(13).says(&["at least 2 are needed"]);
 }
 
-/// A host is silent when it is asked first, longer than it may be.
+/// When it is first asked, a host is silent for longer than it may be.
 #[test]
 fn a_host_without_which_the_job_cannot_go_on_is_asked_once_more() {
     let bed = Bed::with("exit 0");
@@ -203,7 +203,7 @@ fn hosts_come_from_the_command_line_of_the_launcher_or_from_slurm() {
     let probe = format!("test ! -e {}/down/{{host}}", bed.path().display());
     let mut own = bed.run_command(&["--launcher", "openmpi", "--probe", &probe, "--spares", "1"]);
     own.arg("--").arg(bed.path().join("job")).args(["--host", "n1:2,n2:2,n3:2,n4:2", "-np", "4", "program"]);
-    // n3 would do for the ranks; but three hosts were to compute.
+    // The ranks would fit without n3, but three hosts were requested.
     bed.finish(own).expect(0);
     let mut slurm = bed.placed(&["--spares", "1", "--exclude", "n4"]);
     slurm.env("SLURM_JOB_ID", "42").env("SLURM_JOB_NODELIST", "n[1-4]").env("SLURM_TASKS_PER_NODE", "2(x4)");
@@ -218,7 +218,7 @@ fn hosts_come_from_the_command_line_of_the_launcher_or_from_slurm() {
     );
 }
 
-/// SLURM's PMIx plugin counts the nodes of a step in the variable of the job.
+/// SLURM's PMIx plugin puts the number of nodes of a step into the job's variable.
 #[test]
 fn a_step_is_told_the_nodes_it_has_and_no_others() {
     let bed = Bed::with("echo \"$SLURM_JOB_NODELIST\" > nodes");
@@ -240,7 +240,7 @@ fn a_step_is_told_the_nodes_it_has_and_no_others() {
 
 #[test]
 fn the_watchdog_ends_an_attempt_that_never_opens_a_session() {
-    // The others have done their work when the time-out comes, however slow the machine.
+    // The other hosts have done their work when the time-out expires, however slow the machine is.
     let bed = Bed::with("exec sleep 1000");
     bed.finish(bed.job(&["--start-timeout", "1s", "--grace", "1s"])).expect(14).says(&["it never opened a session"]);
     assert_eq!(bed.decisions(), ["restart", "no-progress"]);
@@ -262,7 +262,7 @@ fn the_watchdog_ends_an_attempt_that_does_not_move_even_if_it_ignores_term() {
     assert_eq!(bed.attempts()[0]["outcome"], "ended by the watchdog: no step and no checkpoint for too long");
 }
 
-/// srun ends its step when it hears TERM. Killed or stopped before, it leaves the ranks where they are.
+/// srun ends its step when it receives TERM. If it is killed or stopped first, it leaves the ranks where they are.
 #[test]
 fn srun_gets_the_time_to_end_its_step() {
     let bed = Bed::with("trap 'echo ended >> step; exit 1' TERM; echo ready > ready; kill -STOP $$; exit 9");
@@ -370,7 +370,7 @@ fn a_supervisor_that_is_killed_leaves_the_job_alone_and_a_new_one_takes_over() {
     wait_until("the job is taken over", || bed.events().contains(&"took-over".to_owned()));
     assert_eq!(bed.starts().len(), 1, "it was started again although it lives");
     fs::write(bed.path().join("go"), "").unwrap();
-    // Its exit status is nobody's to know; its session was not closed: a failure, so it is started again.
+    // Nobody can know the job's exit status. Its session was not closed, so this is a failure, and the job is launched again.
     second.wait().expect(0).says(&["waiting for it", "its exit status is not known"]);
     assert!(first.stdout().contains("survived"), "the job had lost its output");
     assert_eq!(bed.decisions(), ["restart", "success"]);
@@ -385,7 +385,7 @@ fn a_second_supervisor_is_kept_out_also_where_there_are_no_locks() {
     let bed = Bed::with("echo ready > ready; while [ ! -e go ]; do sleep 0.05; done");
     let first = bed.start(bed.job(&[]));
     bed.wait_for_file("ready");
-    // Whoever locks a new file is not stopped by the lock on the old one.
+    // If the lock file is replaced, the lock on the old file does not stop a new supervisor.
     fs::remove_file(bed.run_directory().join("supervisor.lock")).unwrap();
     let said = format!("as process {}", first.pid());
     bed.finish(bed.job(&[])).expect(2).says(&["another supervisor is at work", &said]);
@@ -404,7 +404,7 @@ fn a_living_job_of_another_command_is_not_taken_over() {
     let mut other = bed.run_command(&[]);
     other.args(["--", "true", "three"]);
     bed.finish(other).expect(2).says(&["\"one\", \"two\"", "\"true\", \"three\"", "another --run-directory"]);
-    // It is left as it was, and found by a supervisor of its own.
+    // The job stays as it was, and a supervisor with the same command finds it.
     let second = bed.start(bed.job(&[]));
     wait_until("the job is taken over", || bed.events().contains(&"took-over".to_owned()));
     fs::write(bed.path().join("go"), "").unwrap();
@@ -445,7 +445,7 @@ fn a_supervisor_after_one_whose_job_is_over_begins_anew() {
 
 // ------------------------------------------------------------------------------------------- halt conditions
 
-/// A program that ends when its session would: at once if it is to halt.
+/// A program that ends when its session would end: at once if it must halt.
 const OBEDIENT: &str = "
     status 1 1 false; echo ready > ready
     n=1
@@ -464,7 +464,7 @@ fn each_halt_condition_stops_the_run() {
         wait_until("the condition is noticed", || bed.events().contains(&"halting".to_owned()));
         fs::write(bed.path().join("stop"), "").unwrap();
         supervisor.wait().expect(10).says(&["a halt condition is met", "stopped: halted: told to", "--clear"]);
-        // It stays: a chain of jobs comes to its end.
+        // The condition remains, so that a chain of jobs ends.
         let options: &[&str] = if options[0] == "--before-end" { &["--end-time", "+50s"] } else { &[] };
         bed.finish(bed.job(options)).expect(10);
         assert_eq!(bed.starts().len(), 1);
@@ -514,7 +514,7 @@ fn a_halt_that_the_user_wants_does_not_queue_the_job_again() {
     assert!(!was_queued_again(&bed));
 }
 
-/// A signal asks for the last checkpoint, as slurmd and the batch script do; SLURM shows the job so. Was it queued again?
+/// A signal requests the last checkpoint, as slurmd and the batch script do. SLURM shows the job like this. Was the job queued again?
 fn is_queued_again_after_a_signal(shown: &str) -> bool {
     let bed = Bed::with(
         "status 5 1 false; echo ready > ready
@@ -590,7 +590,7 @@ fn a_reserve_that_leaves_no_time_at_all_does_not_queue_the_job_again_for_ever() 
     assert!(bed.starts().is_empty() && !was_queued_again(&bed));
 }
 
-/// A `scontrol` that shows the job so, and notes what it was asked.
+/// A `scontrol` that shows the job like this, and notes its arguments.
 fn fake_scontrol(bed: &Bed, shown: &str) {
     let body =
         format!("echo \"$@\" >> \"$(dirname \"$0\")/scontrol.log\"\n[ $1 = requeue ] || echo 'JobId=42 {shown}'");

@@ -1,12 +1,12 @@
-//! `launch/slurm/job.sbatch` with scripts that play SLURM and `bivouac`: what the script itself does.
+//! `launch/slurm/job.sbatch` with scripts that play SLURM and `bivouac`: this tests what the script itself does.
 
 use super::bed::Bed;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// A bed in which the script runs on node1 of node[1-3]. Each command notes how it was called in `log`. `bivouac run` has
-/// this body, and `srun` runs its command here.
+/// A bed in which the script runs on node1 of node[1-3]. Each command notes its arguments in `log`. `bivouac run` has this body, and `srun`
+/// runs its command here.
 fn bed(supervisor: &str) -> Bed {
     let bed = Bed::new();
     let here = bed.path().display();
@@ -31,9 +31,9 @@ fn bed(supervisor: &str) -> Bed {
         ),
     );
     bed.script("on-node", &format!("{note}exec \"$@\"\n"));
-    // The guard looks for a while: once a turn here.
+    // The guard sleeps between its checks; here each sleep ends at once.
     bed.script("sleep", &format!("{note}exit 0\n"));
-    // For the guard, slurmd answers as the words in `answers` say, and when they are over, so is the guard.
+    // For the guard, slurmd answers according to the words in `answers`; when these are used up, the guard ends.
     bed.script(
         "timeout",
         &format!(
@@ -48,7 +48,7 @@ fn bed(supervisor: &str) -> Bed {
     bed
 }
 
-/// Runs the template, which is `sbatch`ed with these variables, to its end.
+/// Runs the template to its end, as if it was submitted by `sbatch` with these variables.
 fn run(bed: &Bed, variables: &[(&str, &str)]) -> Output {
     let script = Path::new(env!("WORKSPACE_ROOT")).join("launch/slurm/job.sbatch");
     let mut command = Command::new("bash");
@@ -64,7 +64,7 @@ fn log(bed: &Bed) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// The place of a line in `log`.
+/// The index of a line in `log`.
 fn at(bed: &Bed, line: &str) -> Option<usize> {
     log(bed).iter().position(|logged| logged == line)
 }
@@ -77,7 +77,7 @@ fn a_job_with_too_few_nodes_is_drained_and_queued_again_if_it_could_run_at_all()
     for (supervisor, expected) in [(TOO_FEW_NODES, true), ("exit 13", false), ("exit 12", false)] {
         let bed = bed(supervisor);
         fs::create_dir_all(bed.path().join("bivouac-run/heat")).unwrap();
-        // What an earlier run has left does not count.
+        // A file that an earlier run left does not count.
         fs::write(bed.path().join("bivouac-run/heat/attempts.jsonl"), "{}\n").unwrap();
         let output = run(&bed, &[]);
         assert!([Some(12), Some(13)].contains(&output.status.code()), "{output:?}");
@@ -91,7 +91,7 @@ fn a_job_with_too_few_nodes_is_drained_and_queued_again_if_it_could_run_at_all()
 fn the_guard_believes_in_silence_only_where_there_was_an_answer_before() {
     let cases = [("no no no no no", false), ("no yes no no yes no no yes", false), ("no yes no yes no no no", true)];
     for (answers, expected) in cases {
-        // The first has the guard's end in `over`, the last in its request.
+        // In the first case, `over` marks the end of the guard; in the last case, the guard's request does.
         let bed = bed("until [ -e over ] || grep -q requeue log; do /bin/sleep 0.02; done");
         fs::write(bed.path().join("answers"), answers.replace(' ', "\n") + "\n").unwrap();
         assert!(run(&bed, &[("SLURMD_NODENAME", "node1")]).status.success());
@@ -139,7 +139,7 @@ fn a_configuration_file_may_name_the_global_directory() {
     assert_eq!(log(&bed), ["bivouac run", "to unset", "bivouac run", "to /scratch"]);
 }
 
-/// Root of a node has no rights on a file system that "squashes" it: only the user sees the global directory.
+/// A node's root has no rights on a file system that "squashes" root, so only the user sees the global directory.
 #[test]
 fn the_epilog_looks_for_the_global_directory_as_its_owner() {
     for (is_there, expected) in [(true, vec!["bivouac drain", "bivouac clean"]), (false, vec![])] {
@@ -153,7 +153,7 @@ fn the_epilog_looks_for_the_global_directory_as_its_owner() {
                  case \"$*\" in 'test -d /squashed') exec {is_there} ;; *) exec \"$@\" ;; esac\n"
             ),
         );
-        // Something is left in the memory of the node.
+        // Something remains in the memory of the node.
         let script = Path::new(env!("WORKSPACE_ROOT")).join("launch/slurm/epilog.sh");
         let mut command = Command::new("bash");
         command.args(["-c", "compgen() { true; }; . \"$0\""]).arg(script).env("PATH", bed.search_path());

@@ -1,9 +1,8 @@
-//! Stores that real sessions have written, for tests of the command line, and running the command.
+//! Stores that real sessions have written, for tests of the command line, and helpers that run the command.
 //!
-//! A [`Store`] is made by a group of ranks that are threads of this process, with the real file system below and node
-//! segments in folders of their own. No MPI is needed, neither here nor by the command. Ranks sit on one or several nodes; each
-//! node has a memory folder and a local directory. A session that is dropped without being closed leaves everything as a
-//! killed process would.
+//! A [`Store`] is made by a group of ranks that are threads of this process, with the real file system and node segments in folders of
+//! their own. Neither the tests nor the command need MPI. Ranks are on one or several nodes; each node has a memory folder and a local
+//! directory. A session that is dropped without being closed leaves everything as a killed process would.
 #![allow(dead_code)] // Each test program uses a part of this.
 
 use crate::limit::wait_until;
@@ -18,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use tempfile::TempDir;
 
-/// Ranks of a store on one node.
+/// The number of ranks of a store on one node.
 pub const RANKS: u32 = 2;
 
 /// Directories of a job, removed at the end.
@@ -27,7 +26,7 @@ pub struct Store {
     pub memory: TempDir,
     /// The node of each rank.
     pub nodes: Vec<u32>,
-    /// The local tier goes to a private folder in this directory, as where none is configured.
+    /// The local tier goes to a private folder in this directory, as it does if no local directory is configured.
     pub temporary: Option<PathBuf>,
 }
 
@@ -36,7 +35,7 @@ impl Store {
         Store::on(&[0; RANKS as usize])
     }
 
-    /// An empty store of a job with one rank per entry, which is its node.
+    /// An empty store of a job with one rank per entry; the entry is the rank's node.
     pub fn on(nodes: &[u32]) -> Store {
         let disk = tempfile::Builder::new().prefix("bivouac-test-cli-").tempdir().expect("a temporary directory");
         let memory = tempfile::Builder::new().prefix("bivouac-test-cli-").tempdir_in("/dev/shm").expect("/dev/shm");
@@ -103,14 +102,14 @@ impl Store {
         self.sessions(change, work, true);
     }
 
-    /// Runs a session on every rank and lets go of it as a killed process would.
+    /// Runs a session on every rank and abandons it as a killed process would.
     pub fn run_killed(&self, change: impl Fn(&mut Config), work: impl Fn(&Session, u32) + Sync) {
         self.sessions(change, work, false);
-        // Its threads end with what they have in hand, and the kernel's locks with them.
+        // The session's threads end after their current work, and the kernel's locks end with them.
         wait_until("nothing of the session is left", || !self.is_held());
     }
 
-    /// Does something while a session is open on every rank, which is then closed, also if a check fails.
+    /// Does something while a session is open on every rank. The sessions are then closed, even if a check fails.
     pub fn while_it_runs<T>(&self, change: impl Fn(&mut Config) + Send, work: impl FnOnce() -> T) -> T {
         struct Ends<'b>(&'b Barrier);
         impl Drop for Ends<'_> {
@@ -132,7 +131,7 @@ impl Store {
         })
     }
 
-    /// Does something of a session hold a segment or a claim?
+    /// Does a part of a session still hold a segment or a claim?
     fn is_held(&self) -> bool {
         let segments = self.all_nodes().into_iter().flat_map(|node| entries(&self.memory_of(node)));
         let mut names =
@@ -159,7 +158,7 @@ impl Store {
                     if closes {
                         session.close().expect("closes");
                     } else {
-                        // Nobody goes while another still needs its votes.
+                        // No rank leaves while another still needs its votes.
                         end.wait();
                         drop(session);
                     }
@@ -206,12 +205,12 @@ impl Store {
         }
     }
 
-    /// Restarts `heat` in a new run and checks every byte. The version; `None` if there was nothing.
+    /// Restarts `heat` in a new run and checks every byte. Returns the version, or `None` if there was nothing to restore.
     pub fn restart(&self) -> Option<u64> {
         self.restart_with(|_| ())
     }
 
-    /// The same with other settings.
+    /// As [`Store::restart`], with other settings.
     pub fn restart_with(&self, change: impl Fn(&mut Config)) -> Option<u64> {
         let found = std::sync::Mutex::new(None);
         self.run(change, |session, rank| {
@@ -235,7 +234,7 @@ pub fn field(rank: u32, version: u64) -> Vec<f64> {
     (0..1500).map(|i| f64::from(i) + f64::from(rank) + 1e4 * version as f64).collect()
 }
 
-/// Regions of several blocks, of less than a block, of none, and a value.
+/// Takes versions with a region of several blocks, one of less than a block, an empty one, and a value.
 pub fn take(session: &Session, rank: u32, versions: &[u64], level: Level) {
     for version in versions {
         let field = field(rank, *version);
@@ -285,7 +284,7 @@ pub fn areas(container: &[u8]) -> Vec<(&'static str, std::ops::Range<usize>)> {
     ]
 }
 
-/// What a run of the command came to.
+/// The result of a run of the command.
 #[derive(Debug)]
 pub struct Ran {
     pub status: i32,
@@ -302,7 +301,7 @@ impl Ran {
     }
 }
 
-/// The command, in an environment without settings of ours.
+/// The command, in an environment without settings of Bivouac.
 pub fn command() -> Command {
     let mut command = Command::cargo_bin("bivouac").expect("the command is built");
     for (name, _) in std::env::vars_os() {
@@ -313,7 +312,7 @@ pub fn command() -> Command {
     command
 }
 
-/// Runs it to its end, which is no crash.
+/// Runs a command to its end, which must not be a crash.
 pub fn ran(mut command: Command) -> Ran {
     let output = command.output().expect("it runs");
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");

@@ -1,4 +1,4 @@
-//! Stores whose shards have affinity records of machines that are not at hand: sessions write only what they find.
+//! Stores whose shards have affinity records of machines that are not available: sessions record only what they find.
 #![allow(dead_code)]
 
 use bivouac_core::affinity::cpus::Cpus;
@@ -16,20 +16,20 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a block in these stores.
+/// The length of a block in these stores, in bytes.
 const BLOCK: u64 = MIB;
 
 /// How a machine is built.
 #[derive(Clone, Copy)]
 pub struct Built {
     pub packages: u32,
-    /// Nodes in each.
+    /// Nodes in each package.
     pub nodes: u32,
     /// Caches in each node.
     pub caches: u32,
     /// Cores at each cache.
     pub cores: u32,
-    /// CPUs of each core, numbered as Linux numbers them: first one of each core.
+    /// CPUs of each core, in Linux's order: first one CPU of each core.
     pub threads: u32,
 }
 
@@ -63,7 +63,7 @@ pub fn device(kind: PciKind, bus: u32, nodes: &[u32]) -> PciDevice {
     PciDevice { address: format!("0000:{bus:02x}:00.0"), kind, nodes: nodes.to_vec() }
 }
 
-/// A thread of each of these sets of CPUs, the first one holds the session.
+/// A thread for each of these sets of CPUs; the first thread holds the session.
 pub fn threads(sets: impl IntoIterator<Item = Cpus>) -> Vec<ThreadPlace> {
     let thread = |(at, cpus): (u32, Cpus)| ThreadPlace {
         role: if at == 0 { Role::Main } else { Role::Other },
@@ -74,14 +74,14 @@ pub fn threads(sets: impl IntoIterator<Item = Cpus>) -> Vec<ThreadPlace> {
     (0..).zip(sets).map(thread).collect()
 }
 
-/// A region with so many MiB on each of these nodes, in order.
+/// A region with this many MiB on each of these nodes, in order.
 pub fn region(name: &str, parts: &[(u64, Option<u32>)]) -> (String, RegionPlace) {
     let runs = parts.iter().map(|(mib, node)| Run { pages: mib * MIB / PAGE_BYTES, node: *node });
     let place = RegionPlace::Host { pages: PageMap::from_runs(0, runs), age_ms: 1500, is_whole: true };
     (name.to_owned(), place)
 }
 
-/// What a shard holds for its record.
+/// The contents of a shard's affinity record.
 pub enum Recorded {
     Record(Box<Record>),
     Bytes(Vec<u8>),
@@ -94,8 +94,8 @@ impl From<Record> for Recorded {
     }
 }
 
-/// Writes a committed checkpoint of the series `heat` below `root` with one rank for each record, and gives its folder. The regions that a
-/// record names are in the shards, as holes.
+/// Writes a committed checkpoint of the series `heat` below `root`, with one rank for each record, and returns its folder. The shards have
+/// the regions that a record names, as holes.
 pub fn write(root: &Path, version: u64, ranks: &[Recorded]) -> PathBuf {
     let incarnation = Incarnation([7; 16]);
     let key = CheckpointKey { generation: Generation(1), version, operation: version, incarnation };
@@ -156,14 +156,14 @@ fn write_shard(file: &File, at: u64, key: CheckpointKey, rank: u32, size: u32, r
     let mut head = vec![0; layout.body_offset as usize];
     encode_head(&layout, &header, &digests, &mut head);
     file.write_all_at(&head, at).expect("written");
-    // The record is the first region.
+    // The record is the body of the first region.
     file.write_all_at(&body, at + layout.body_offset).expect("written");
     file.set_len(at + layout.total_len).expect("as long as it says");
     layout.total_len
 }
 
-/// 2 packages of 2 nodes of 16 cores with 4 GPUs and 2 network cards, and 8 ranks with 4 pinned threads each. Pages are with their
-/// threads, but rank 5 has a quarter of them on node 0.
+/// A machine with 2 packages of 2 nodes of 16 cores, with 4 GPUs and 2 network cards, and with 8 ranks with 4 pinned threads each. Pages
+/// are with their threads, except that rank 5 has a quarter of them on node 0.
 pub fn cluster_node() -> Vec<Record> {
     let mut machine = Built { packages: 2, nodes: 2, caches: 2, cores: 8, threads: 1 }.machine();
     machine.devices = (0..4).map(|node| device(PciKind::Gpu, 0x17 + 0x20 * node, &[node])).collect();
@@ -189,7 +189,7 @@ pub fn cluster_node() -> Vec<Record> {
     (0..8).map(record).collect()
 }
 
-/// 2 packages of 4 nodes with 8 cores of 2 CPUs each, and 64 ranks that are not pinned: their pages are spread.
+/// A machine with 2 packages of 4 nodes with 8 cores of 2 CPUs each, and with 64 ranks that are not pinned: their pages are spread.
 pub fn unpinned() -> Vec<Record> {
     let mut machine = Built { packages: 2, nodes: 4, caches: 1, cores: 8, threads: 2 }.machine();
     machine.devices = (0..8).map(|gpu| device(PciKind::Gpu, 0x11 + 0x10 * gpu, &[gpu])).collect();
@@ -205,7 +205,7 @@ pub fn unpinned() -> Vec<Record> {
     (0..64).map(record).collect()
 }
 
-/// 1 node of 4 cores with 2 CPUs each; one rank on half of it.
+/// A machine with 1 node of 4 cores with 2 CPUs each, and one rank on half of it.
 pub fn laptop() -> Vec<Record> {
     let mut machine = Built { packages: 1, nodes: 1, caches: 1, cores: 4, threads: 2 }.machine();
     machine.nodes[0].bytes = 16 << 30;
@@ -214,8 +214,8 @@ pub fn laptop() -> Vec<Record> {
     vec![Record { given: (0..6).collect(), machine, neighbours: vec![0], threads, ..Record::default() }]
 }
 
-/// What a damaged or foreign file may say: pages on nodes that the machine has not, threads on CPUs that it has not, a GPU that is gone,
-/// names that are no names; a rank of which the machine is not known at all.
+/// Records as in a damaged or foreign file: pages on nodes and threads on CPUs that the machine does not have, a GPU that is gone, names
+/// that are not names, and a rank whose machine is unknown.
 pub fn half_broken() -> Vec<Record> {
     let machine = Built { packages: 2, nodes: 1, caches: 1, cores: 4, threads: 1 }.machine();
     let name = "<script>&\u{1b}[2J\"";
@@ -235,7 +235,7 @@ pub fn half_broken() -> Vec<Record> {
     vec![first, second]
 }
 
-/// 8 packages of 2 nodes of 16 CPUs: 256 of them, and 128 ranks with 2 pinned threads.
+/// A machine with 8 packages of 2 nodes of 16 CPUs, 256 CPUs in all, and with 128 ranks with 2 pinned threads each.
 pub fn large() -> Vec<Record> {
     let mut machine = Built { packages: 8, nodes: 2, caches: 2, cores: 8, threads: 1 }.machine();
     machine.devices = (0..8).map(|gpu| device(PciKind::Gpu, 0x11 + 0x10 * gpu, &[2 * gpu])).collect();

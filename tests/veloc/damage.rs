@@ -1,8 +1,8 @@
-//! What each damage leads to through VELOC's interface: node memory, with what lies below it whole, damaged or lost.
+//! The consequences of each kind of damage through VELOC's interface: in node memory, with the tiers below it whole, damaged or lost.
 //!
-//! `veloc_damage.c` makes a store and is killed; copies of it are damaged, and one MPI job restores from all of them, once with
-//! `VELOC_Restart_test` reading what it offers, and once without, where the restart itself has to refuse. The Rust
-//! interface has the same table, with more rows (`tests/damage.rs`).
+//! `veloc_damage.c` makes a store and is killed. Copies of the store are damaged, and one MPI job restores from all of them: once with
+//! `VELOC_Restart_test`, which reads what it offers, and once without it, so that the restart itself must refuse. The tests of the Rust
+//! interface have the same table, with more rows (`tests/damage.rs`).
 
 use crate::Bed;
 use crate::case::{Case, files};
@@ -14,26 +14,26 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const RANKS: usize = 2;
-/// The versions of the store are those from 1 to this one; node memory has only this one.
+/// The store has the versions 1 to this one; node memory has only this one.
 const NEWEST: u64 = 4;
-/// The region in which copies are damaged that must not make up for each other.
+/// The region that is damaged if copies must not make up for each other.
 const DATA: &str = "#1";
 
-/// What a restart must come to.
+/// The outcome that a restart must have.
 #[derive(Clone, Copy)]
 enum Outcome {
-    /// This version on all ranks, read from these tiers; before it these were refused, unless they were not even offered.
+    /// All ranks restore this version, from these tiers. Before it, these versions were refused, unless they were not even offered.
     Restored(u64, [&'static str; RANKS], &'static [u64]),
-    /// None, after these were refused.
+    /// No version is restored, after these were refused.
     Nothing(&'static [u64]),
 }
 
 use Outcome::{Nothing, Restored};
 
-/// What is done to a copy of the store; the text says what.
+/// An action that damages a copy of the store. It returns a text that describes the damage.
 type Damage = Box<dyn Fn(&Case, &mut Rng) -> String>;
 
-/// `tier` on one rank, `others` on the other.
+/// `tier` on one rank, and `others` on the other.
 fn one(rank: usize, tier: &'static str, others: &'static str) -> [&'static str; RANKS] {
     let mut tiers = [others; RANKS];
     tiers[rank] = tier;
@@ -45,7 +45,7 @@ fn rows() -> Vec<(String, Damage, Outcome)> {
     let mut add = |name: String, outcome, damage: Damage| rows.push((name, damage, outcome));
     add("whole".into(), Restored(NEWEST, ["memory"; 2], &[]), Box::new(|_, _| "nothing".into()));
 
-    // Node memory, with whole files.
+    // Node memory is damaged, and the files are whole.
     for (rank, part) in (0..RANKS).flat_map(|rank| SHARD_PARTS.map(|part| (rank, part))) {
         let outcome = Restored(NEWEST, one(rank, "local", "memory"), &[]);
         add(format!("{part}-{rank}"), outcome, Box::new(move |case, rng| Shard::in_memory(case, rank).flip(part, rng)));
@@ -70,7 +70,7 @@ fn rows() -> Vec<(String, Damage, Outcome)> {
         add(format!("memory-and-scratch-{rank}"), outcome, Box::new(damage));
     }
 
-    // Every copy of the newest version: on one rank only, on both.
+    // Every copy of the newest version is damaged: on one rank only, or on both.
     for ranks in [&[0][..], &[1], &[0, 1]] {
         let outcome = Restored(NEWEST - 1, ["local"; 2], &[NEWEST]);
         add(format!("all-tiers-{ranks:?}"), outcome, Box::new(|case, rng| in_every_tier(case, NEWEST, ranks, rng)));
@@ -81,7 +81,7 @@ fn rows() -> Vec<(String, Damage, Outcome)> {
     };
     add("two-versions".into(), outcome, Box::new(damage));
 
-    // Node memory alone. The store is still there: without it the memory would be that of another store.
+    // Only node memory is left. The store still exists: without it, the memory would be that of another store.
     let alone = |case: &Case| {
         case.lose("local");
         (1..=NEWEST).for_each(|version| case.lose_version("global", version));
@@ -126,7 +126,7 @@ fn in_every_tier(case: &Case, version: u64, ranks: &[usize], rng: &mut Rng) -> S
     done
 }
 
-/// A store of all versions, whose ranks were killed when all tiers had what they are to have. Its directories.
+/// Makes a store with all versions, whose ranks were killed when every tier had its versions. Returns its directories.
 fn make(bed: &Bed, program: &Path) -> Case {
     let folder = bed.path("made");
     std::fs::create_dir(&folder).expect("made");
@@ -152,7 +152,7 @@ fn make(bed: &Bed, program: &Path) -> Case {
 
 fn command(bed: &Bed, program: &Path, arguments: &[&str]) -> std::process::Command {
     let mut command = bed.command(program, arguments);
-    // Copies of a store are one job's, and each has node memory of its own.
+    // All copies of a store belong to one job, and each has its own node memory.
     command.env("BIVOUAC_JOB_NAME", "veloc-damage").env_remove("BIVOUAC_MEMORY_DIRECTORY");
     command
 }
@@ -215,7 +215,7 @@ fn damage_in_node_memory_is_passed_over_on_all_ranks_alike() {
     }
 }
 
-/// What a rank told of one restart.
+/// Checks the lines that a rank wrote about one restart.
 fn check(rank: usize, verifies: bool, outcome: Outcome, told: &str, what: &str) {
     let all = |start: &str| -> Vec<i64> {
         let lines = told.lines().filter_map(|line| line.strip_prefix(start));

@@ -1,12 +1,12 @@
-//! One thread at a time: the baton that simulated ranks hand to each other, and the clock that does it.
+//! One thread at a time: the baton that simulated ranks pass to each other, and the clock on which they pass it.
 //!
-//! Each rank is a thread of its own, because the session's calls block. But only the thread that has the baton runs. It
-//! hands the baton on when it sleeps on its clock (every wait of a session does) and at some of its storage calls; a seeded
-//! generator picks who is next and what time it is then. So a run depends on its seed alone.
+//! Each rank is a separate thread, because the session's calls block. But only the thread that has the baton runs. It passes the baton on
+//! when it sleeps on its clock (as every wait of a session does) and at some of its storage calls. A seeded generator picks the next thread
+//! and the time at which it continues, so a run depends on its seed alone.
 //!
 //! The *driver* (the test itself) has the baton first. [`Baton::run`] lends it to the tasks until those of one group
-//! have ended. A task that is doomed ends at its next turn by a panic that nobody hears: what runs is what would run
-//! in `Drop` of a process that is unwinding, which the session keeps free of messages and file operations.
+//! have ended. A task that is doomed ends at its next turn by a panic that nobody sees. Then the code runs that would
+//! run in `Drop` of a process that is unwinding; the session keeps that code free of messages and file operations.
 
 use bivouac_core::base::Clock;
 use bivouac_core::base::rng::Rng;
@@ -15,12 +15,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Tasks whose sleep ends this soon may be woken early: clocks of different machines are not exact either.
+/// Tasks that would wake up within this time may be woken early: the clocks of real machines are not exact either.
 const SLACK: Duration = Duration::from_millis(1);
-/// How far time goes per turn when nothing happens any more.
+/// How far time advances per turn when nothing happens any more.
 const STRIDE: Duration = Duration::from_millis(25);
 
-/// What a doomed task panics with.
+/// The payload of a doomed task's panic.
 struct Killed;
 
 /// Number of a task.
@@ -31,7 +31,7 @@ struct Task {
     wake: Duration,
     finished: bool,
     doomed: bool,
-    /// Ends at this many points of its own.
+    /// The task ends when it has reached this many points of its own.
     doomed_at: Option<u64>,
     points: u64,
     turn: Arc<Condvar>,
@@ -59,7 +59,7 @@ pub struct Baton {
 }
 
 impl Baton {
-    /// A baton in the hand of the driver. A run of more than `steps_max` turns counts as one that hangs.
+    /// A baton that the driver has. A run of more than `steps_max` turns counts as one that hangs.
     pub fn new(seed: u64, steps_max: u64) -> Arc<Baton> {
         let turns = Turns {
             now: Duration::from_secs(1),
@@ -110,8 +110,8 @@ impl Baton {
         task
     }
 
-    /// Lends the baton until all tasks of `group` have ended, or until `limit` has passed; true if they have ended. All
-    /// other tasks take their turns meanwhile, and stand still afterwards.
+    /// Lends the baton until all tasks of `group` have ended, or until `limit` has passed. Returns true if they have
+    /// ended. All other tasks take their turns in the meantime, and stand still afterwards.
     pub fn run(&self, group: u32, limit: Option<Duration>) -> bool {
         let mut turns = self.lock();
         turns.awaited = group;
@@ -134,12 +134,12 @@ impl Baton {
         self.lock().tasks.iter_mut().for_each(|task| task.doomed = true);
     }
 
-    /// Lets one task die when it has come to `points` points: sleeps and storage calls.
+    /// Lets one task die when it has reached `points` points, which are sleeps and storage calls.
     pub fn doom_at(&self, task: TaskId, points: u64) {
         self.lock().tasks[task].doomed_at = Some(points);
     }
 
-    /// Has that task ended?
+    /// Has this task ended?
     pub fn is_finished(&self, task: TaskId) -> bool {
         self.lock().tasks[task].finished
     }
@@ -156,12 +156,12 @@ impl Baton {
         }
     }
 
-    /// What went wrong in tasks: panics, and the watchdog's complaint.
+    /// The faults in tasks: panics, and the watchdog's complaint.
     pub fn failures(&self) -> Vec<String> {
         self.lock().failures.clone()
     }
 
-    /// Turns taken, and a digest of their order and times.
+    /// The number of turns taken, and a digest of their order and times.
     pub fn trace(&self) -> (u64, u64) {
         let turns = self.lock();
         (turns.steps, turns.trace)
@@ -215,7 +215,7 @@ impl Turns {
     }
 }
 
-/// A task's place at the table: its clock.
+/// The seat of a task, which is also its clock.
 #[derive(Clone)]
 pub struct Seat {
     baton: Arc<Baton>,
@@ -248,7 +248,7 @@ impl Seat {
         turns.pass_on(&self.baton.driver);
     }
 
-    /// Something happened that others may be waiting for: time goes on slowly for a while.
+    /// Reports an event for which others may be waiting, so that time advances slowly for a while.
     pub fn touch(&self) {
         self.baton.lock().quiet = 0;
     }
@@ -292,12 +292,12 @@ impl Seat {
         self.baton.is_finished(self.task)
     }
 
-    /// The baton, to add others.
+    /// The baton, for adding tasks.
     pub fn shared(&self) -> Arc<Baton> {
         self.baton.clone()
     }
 
-    /// The baton, to doom others.
+    /// The baton, for dooming tasks.
     pub fn baton(&self) -> &Baton {
         &self.baton
     }

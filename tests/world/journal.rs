@@ -1,4 +1,4 @@
-//! What ranks write down while they work, for the checkers to read afterwards; and what their data should be.
+//! The events that ranks write down while they work, for the checkers to read afterwards; and the data that they should have.
 
 use bivouac_core::base::Level;
 use bivouac_core::base::rng::Rng;
@@ -15,19 +15,19 @@ pub enum Heard {
     Unknown,
 }
 
-/// What a rank's restart of a series came to.
+/// The result of a rank's restart of a series.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Restart {
-    /// Key, and the number of the run that took it.
+    /// The key of the restored checkpoint, and the number of the run that took it.
     Restored {
         key: Key,
         run: u64,
         tier: &'static str,
     },
     Nothing,
-    /// The ranks agreed that it fails.
+    /// The ranks agreed that the restart fails.
     Refused(String),
-    /// This rank lost touch.
+    /// This rank lost contact with the others.
     Lost(String),
 }
 
@@ -58,7 +58,7 @@ pub enum Entry {
         level: Level,
         heard: Heard,
     },
-    /// Whether a checkpoint is due.
+    /// The rank asked whether a checkpoint is due.
     Asked {
         is_due: bool,
     },
@@ -74,9 +74,9 @@ pub enum Entry {
     Closed {
         result: Result<(), String>,
     },
-    /// All that the rank had to do is done.
+    /// The rank has done everything that it had to do.
     Ended,
-    /// The size of a node's segment in memory, and what it may be.
+    /// The present and the maximum size of a node's segment in memory.
     Memory {
         bytes: u64,
         allowed: u64,
@@ -104,7 +104,7 @@ pub enum Data {
     Numbers(Vec<f64>),
 }
 
-/// Zeros with a few equal values, among them the corners of a rectangle: a page that was lost differs from them in little.
+/// Zeros with a few equal values, some of which are the corners of a rectangle: a page that was lost differs from them only slightly.
 fn sparse(rng: &mut Rng, length: u64) -> Vec<f64> {
     let mut numbers = vec![0.0; length as usize];
     if length > 0 {
@@ -116,8 +116,8 @@ fn sparse(rng: &mut Rng, length: u64) -> Vec<f64> {
     numbers
 }
 
-/// What rank `rank` of run `run` saves in version `version` of `series`: the model that restored data is compared with.
-/// Lengths differ from version to version and from rank to rank; some are zero.
+/// The data that rank `rank` of run `run` saves in version `version` of `series`. Restored data is compared with this
+/// model. Lengths differ from version to version and from rank to rank; some are zero.
 pub fn contents(seed: u64, run: u64, series: &str, version: u64, rank: u32, large: bool) -> Vec<(String, Data)> {
     let hash = series.bytes().fold(seed, |hash, byte| hash.rotate_left(8) ^ u64::from(byte));
     // The number and types of regions are the same on all ranks.
@@ -144,7 +144,7 @@ pub fn contents(seed: u64, run: u64, series: &str, version: u64, rank: u32, larg
     regions
 }
 
-/// A region whose length stays, and of which each part changes in some versions only: files may refer to earlier ones for the rest.
+/// A region of constant length, each part of which changes only in some versions, so that files may refer to earlier ones for the rest.
 fn slow(seed: u64, version: u64, rank: u32, large: bool) -> Vec<u8> {
     const PART: u64 = 4096;
     let mut shape = Rng::new(seed ^ u64::from(rank) << 32);
@@ -157,7 +157,7 @@ fn slow(seed: u64, version: u64, rank: u32, large: bool) -> Vec<u8> {
         bytes.extend((0..PART).map(|_| rng.next_u64() as u8));
     }
     bytes.extend((0..shape.below(100)).map(|at| (version / 3 + at) as u8));
-    // What was there before may lie somewhere else now, and twice.
+    // Earlier data may now be in another place, and may be there twice.
     if parts > 2 && version.is_multiple_of(4) {
         bytes.rotate_left(PART as usize / 2);
         bytes.copy_within(..PART as usize, PART as usize);

@@ -1,14 +1,14 @@
-//! A simulated machine for the real session: ranks, nodes, disks, memory, and what goes wrong with them.
+//! A simulated machine for the real session: ranks, nodes, disks, memory, and their faults.
 //!
-//! - [`baton`]: one thread at a time, simulated time, death.
+//! - [`baton`]: one thread at a time, simulated time, and death.
 //! - [`rank`]: the application, on the real [`bivouac_core::Session`].
-//! - [`journal`]: what ranks write down, and what their data should be.
+//! - [`journal`]: the events that ranks write down, and the data that they should have.
 //! - [`truth`]: the checkers.
 //! - this file: machines, and one run of the application on them.
 //!
-//! What is real: the session with coordination, engine, tiers, claims, election and the node segment. What is simulated:
-//! processes (threads), time, messages between processes, and the file systems, which forget what was not synced. Memory
-//! segments are real files in a private directory of /dev/shm, one folder per machine.
+//! The session is real, with coordination, engine, tiers, claims, election and the node segment. Processes (which are threads), time,
+//! messages between processes, and the file systems, which forget data that was not synced, are simulated. Memory segments are real files
+//! in a private directory of /dev/shm, with one folder per machine.
 #![allow(dead_code)] // Each test program uses a part of this.
 
 pub mod baton;
@@ -42,36 +42,36 @@ fn control_bytes(ranks: u64) -> u64 {
     ranks * 16 * 1024 + 300 * 1024
 }
 
-/// The machines and what is on them.
+/// The machines, with their disks and their memory.
 pub struct World {
     pub seed: u64,
     pub baton: Arc<Baton>,
     pub disk: Simulated,
     pub memory: tempfile::TempDir,
-    /// Boots of each machine so far.
+    /// The number of boots of each machine so far.
     boots: Vec<u32>,
     runs: u64,
     frozen_at: Option<u64>,
 }
 
-/// What one run of the application is given.
+/// The inputs of one run of the application.
 pub struct Run {
     pub script: Script,
     pub config: Config,
     /// The machine of each rank.
     pub machines: Vec<u32>,
-    /// What happens to messages.
+    /// The faults of messages.
     pub messages: FaultPlan,
-    /// Memory of each node for all its ranks.
+    /// The memory of each node, for all its ranks.
     pub budget: u64,
     /// Shards land some time after their captures.
     pub landings: Option<Landings>,
 }
 
-/// What becomes of shards behind their captures.
+/// What happens to shards after their captures.
 #[derive(Clone, Copy, Debug)]
 pub struct Landings {
-    /// Some do not land, or nothing is heard of them any more.
+    /// Some shards do not land, or their outcome is never reported.
     pub fail: bool,
 }
 
@@ -82,7 +82,7 @@ pub struct Running {
     pub journal: Journal,
 }
 
-/// Zeros in the place of the sector or page that a byte of a file lies in, and where they begin.
+/// Zeros for the sector or page of a file that contains a byte, and the offset of that sector or page.
 fn lost(byte: u64, length: u64, rng: &mut Rng) -> (Vec<u8>, u64) {
     let size = if rng.chance(1, 2) { 512 } else { 4096 };
     let at = byte / size * size;
@@ -127,7 +127,7 @@ impl World {
         self.memory.path().join(format!("machine-{machine}"))
     }
 
-    /// Stops everything when the disk has made so many more steps.
+    /// Stops everything when the disk has made this many more steps.
     pub fn freeze_after(&mut self, steps: u64) {
         self.disk.freeze_after(steps);
         self.frozen_at = Some(self.disk.steps() + steps);
@@ -138,7 +138,7 @@ impl World {
         self.frozen_at = None;
     }
 
-    /// The number of the next run; in the data of its checkpoints.
+    /// The number of the next run, which is part of the data of its checkpoints.
     pub fn next_run(&mut self) -> u64 {
         self.runs += 1;
         self.runs
@@ -151,14 +151,14 @@ impl World {
         std::fs::create_dir(folder).expect("our own folder");
     }
 
-    /// Reboots a machine without notice: its memory is gone, and of its disk what was not synced.
+    /// Reboots a machine without notice: its memory is lost, and so is the data on its disk that was not synced.
     pub fn power_cut(&mut self, machine: u32, rng: &mut Rng) {
         self.wipe_memory(machine);
         self.boots[machine as usize] += 1;
         self.disk.power_cut_below(&local_root(machine), rng).expect("it is there");
     }
 
-    /// Puts a new machine in the place of one.
+    /// Replaces a machine by a new one.
     pub fn replace(&mut self, machine: u32) {
         self.wipe_memory(machine);
         self.boots[machine as usize] += 1;
@@ -166,20 +166,21 @@ impl World {
         self.disk.create_dir_all(&local_root(machine)).expect("there is room");
     }
 
-    /// What [`World::replace`] does, for a task to do while a run goes on; [`World::rebooted`] is told afterwards.
+    /// The effects of [`World::replace`], for a task to cause while a run continues; the caller reports it with
+    /// [`World::rebooted`] afterwards.
     pub fn loss_of(&self, machine: u32) -> impl FnOnce() + Send + 'static {
         let (folder, disk, local) = (self.memory_of(machine), self.disk.clone(), local_root(machine));
         move || {
             std::fs::remove_dir_all(&folder).expect("our own folder");
             std::fs::create_dir(folder).expect("our own folder");
-            // Whatever was wrong with its disk is over with it.
+            // Earlier faults of the disk end with it.
             disk.heal(&local).expect("it is a path");
             disk.lose(&local).expect("it is there");
             disk.create_dir_all(&local).expect("there is room");
         }
     }
 
-    /// A machine has another boot from now on.
+    /// Records that a machine has booted again.
     pub fn rebooted(&mut self, machine: u32) {
         self.boots[machine as usize] += 1;
     }
@@ -192,7 +193,8 @@ impl World {
         files.filter(is_container).max_by_key(order)
     }
 
-    /// Loses a write to a file: a sector or page is zeros, or what it is in the same file of another version. Says what was done.
+    /// Loses a write to a file: a sector or page becomes zeros, or what it is in the same file of another version. Returns a text
+    /// that names the damage.
     pub fn lose_write(&self, path: &Path, rng: &mut Rng) -> std::io::Result<&'static str> {
         let bytes = self.disk.read_all(path, 1 << 30)?;
         let (mut lost, at) = lost(rng.below(bytes.len() as u64), bytes.len() as u64, rng);
@@ -214,8 +216,8 @@ impl World {
         self.disk.read_all(&others.into_iter().find(is_it)?, 1 << 30).ok()
     }
 
-    /// Flips a bit in something that lies in a machine's memory: a shard, a copy or parity. Says whose it was: series,
-    /// generation and version.
+    /// Flips a bit in a machine's memory: in a shard, a copy or parity. Returns the series, the generation and the
+    /// version to which it belongs.
     pub fn flip_in_memory(&self, machine: u32, rng: &mut Rng) -> Option<(String, (u64, u64), String)> {
         let mut files: Vec<PathBuf> = std::fs::read_dir(self.memory_of(machine))
             .expect("our own folder")
@@ -294,12 +296,12 @@ impl World {
         Some(Arc::new(move || disk.steps() >= at))
     }
 
-    /// Runs until all ranks have ended, for `limit` at most.
+    /// Runs until all ranks have ended, but for at most `limit`.
     pub fn run(&self, running: &Running, limit: Option<Duration>) -> bool {
         self.baton.run(running.group, limit)
     }
 
-    /// Kills what is left of a run.
+    /// Kills the remaining ranks of a run.
     pub fn kill(&self, running: &Running) {
         self.baton.doom(running.group);
         self.baton.run(running.group, None);
@@ -309,7 +311,7 @@ impl World {
     }
 }
 
-/// Lands shards of a rank: each by a task of its own, which dies with the rank.
+/// Lands shards of a rank, each in a task of its own that dies with the rank.
 fn later(rank: Seat, group: u32, landings: Landings) -> Later {
     Arc::new(move |lands: Lands| {
         let fate = rank.below(8);
@@ -322,7 +324,7 @@ fn later(rank: Seat, group: u32, landings: Landings) -> Later {
             own.sleep(delay);
             own.touch();
             match fate {
-                // A process that has died does nothing any more.
+                // A process that has died does nothing more.
                 _ if rank.is_over() => std::mem::forget(lands),
                 2 if landings.fail => lands(Err("the device is gone".to_owned())),
                 3 if landings.fail => drop(lands),

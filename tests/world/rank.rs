@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The series that applications keep.
+/// The series of which applications take checkpoints.
 pub const SERIES: [&str; 2] = ["heat", "flow"];
 
 /// One thing that all ranks do, in the same order.
@@ -23,11 +23,11 @@ pub const SERIES: [&str; 2] = ["heat", "flow"];
 pub enum Action {
     /// Take the next version of a series.
     Checkpoint { series: usize, wait: Option<Level> },
-    /// Begin one, and let go of it on one rank.
+    /// Begin a checkpoint, and give it up on one rank.
     GiveUp { series: usize, rank: u32 },
-    /// Compute for up to so long; each rank takes its own time.
+    /// Compute for at most this long; each rank takes a different time.
     Compute { millis: u64 },
-    /// One rank falls behind by so much.
+    /// One rank falls behind by this much.
     Stall { rank: u32, millis: u64 },
     /// List the versions.
     List { series: usize },
@@ -35,20 +35,21 @@ pub enum Action {
     Ask,
 }
 
-/// What a run of the application is.
+/// The definition of a run of the application.
 #[derive(Clone, Debug)]
 pub struct Script {
     pub seed: u64,
-    /// Number of the run, never used twice: it is in the data.
+    /// The number of the run, which is part of its data and is never used twice.
     pub run: u64,
     pub series: usize,
     pub actions: Vec<Action>,
-    /// Go back to this many versions before the newest one, by name.
+    /// Go back by this many versions from the newest one, by name.
     pub back: Option<u64>,
     pub large: bool,
-    /// All data lie on a decomposition, so that any number of ranks can go on; how many they are now.
+    /// If this is set, all data uses a decomposition, so that any number of ranks can continue; the value is the
+    /// present number of ranks.
     pub elastic: Option<u32>,
-    /// Close in order at the end (otherwise the rank just vanishes).
+    /// Close normally at the end (otherwise the rank just vanishes).
     pub closes: bool,
 }
 
@@ -63,7 +64,7 @@ pub struct Rank {
     pub memory: Option<(PathBuf, u64)>,
 }
 
-/// A message layer that tells the baton that something happens.
+/// A message layer that reports each message to the baton.
 pub struct Overheard<C> {
     pub inner: C,
     pub seat: Seat,
@@ -124,7 +125,7 @@ impl<C: Comm> Comm for Overheard<C> {
 /// Makes every storage call a point at which the rank may die or lose its turn.
 pub struct Hands {
     pub seat: Seat,
-    /// Steps of the disk at which everybody dies.
+    /// Tells whether the disk has reached the step at which everybody dies.
     pub frozen: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
@@ -138,13 +139,13 @@ impl Observer for Hands {
     }
 }
 
-/// Restarts of a checkpoint that another number of ranks took, on one rank each.
+/// The number of restarts on one rank from a checkpoint that another number of ranks took.
 pub static RESIZED: AtomicU64 = AtomicU64::new(0);
 
-/// The array of jobs that any number of ranks go on with.
+/// The array of jobs that any number of ranks can continue.
 const SHAPE: [u64; 2] = [41, 23];
 
-/// What a rank owns of it: rows, columns, or single rows in turn, as the run has it.
+/// A rank's part of the array: rows, columns, or single rows in turn, depending on the run.
 fn owned(run: u64, rank: u32, ranks: u32) -> Vec<([u64; 2], [u64; 2])> {
     let (rank, ranks) = (u64::from(rank), u64::from(ranks));
     let cut = |extent: u64| (rank * extent / ranks, (rank + 1) * extent / ranks - rank * extent / ranks);
@@ -156,11 +157,11 @@ fn owned(run: u64, rank: u32, ranks: u32) -> Vec<([u64; 2], [u64; 2])> {
     }
 }
 
-/// Jobs that any number of ranks go on with have more than a field on boxes.
+/// Jobs that any number of ranks can continue have more than a field on boxes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum More {
     Nothing,
-    /// Elements by their numbers.
+    /// Elements that are identified by numbers.
     Numbers,
     /// Rows, which the program deals by one of their columns.
     Rows,
@@ -170,12 +171,12 @@ fn more(script: &Script) -> More {
     [More::Nothing, More::Numbers, More::Rows][(script.seed / 4 % 3) as usize]
 }
 
-/// The rank of an element by its number, as a run has it: neighbours are often together.
+/// The rank that owns the element with this number, depending on the run: neighbours are often on the same rank.
 fn owner(run: u64, number: u64, ranks: u32) -> u32 {
     (Rng::new((run << 32) ^ (number / 6)).next_u64() % u64::from(ranks)) as u32
 }
 
-/// The elements of a rank by their numbers, some of them in another order than that.
+/// The numbers of a rank's elements, some of which are not in ascending order.
 fn listed(run: u64, rank: u32, ranks: u32) -> Vec<u64> {
     let mut own: Vec<u64> = (0..SHAPE[0] * SHAPE[1]).filter(|number| owner(run, *number, ranks) == rank).collect();
     let third = own.len() / 3;
@@ -183,18 +184,18 @@ fn listed(run: u64, rank: u32, ranks: u32) -> Vec<u64> {
     own
 }
 
-/// An element of a version, by its number.
+/// The value of the element with this number in a version.
 fn numbered(script: &Script, run: u64, series: &str, version: u64, number: u64) -> u64 {
     element(script, run, series, version, number / SHAPE[1], number % SHAPE[1])
 }
 
-/// An element of a version.
+/// The value of an element in a version.
 fn element(script: &Script, run: u64, series: &str, version: u64, y: u64, x: u64) -> u64 {
     let hash = series.bytes().fold(script.seed, |hash, byte| hash.rotate_left(8) ^ u64::from(byte));
     Rng::new(hash ^ run << 40 ^ version << 20 ^ (y * SHAPE[1] + x)).next_u64()
 }
 
-/// The memory of what a rank owns, with one ghost cell on each side of every dimension.
+/// The memory of a rank's parts, with one ghost cell on each side in every dimension.
 fn memory(owned: &[([u64; 2], [u64; 2])], of: impl Fn(u64, u64) -> u64) -> Vec<Vec<u64>> {
     let fill = |([y0, x0], [rows, columns]): &([u64; 2], [u64; 2])| {
         let mut cells = vec![GHOST; ((rows + 2) * (columns + 2)) as usize];
@@ -208,13 +209,13 @@ fn memory(owned: &[([u64; 2], [u64; 2])], of: impl Fn(u64, u64) -> u64) -> Vec<V
     owned.iter().map(fill).collect()
 }
 
-/// What ghost cells hold.
+/// The value of ghost cells.
 const GHOST: u64 = 0x6060_6060;
 
 struct Application<'a> {
-    /// What all data lie on, in jobs that any number of ranks go on with.
+    /// The decomposition of all data, in jobs that any number of ranks can continue.
     on: Option<Decomposition>,
-    /// What elements with numbers lie on.
+    /// The decomposition of elements with numbers.
     mesh: Option<Decomposition>,
     seat: &'a Seat,
     own: Rank,
@@ -223,7 +224,7 @@ struct Application<'a> {
     pending: Vec<Waiting>,
 }
 
-/// Series, version, the checkpoint itself, and how many of its verdicts are in the journal.
+/// The series, the version, the checkpoint itself, and the number of its verdicts that are in the journal.
 type Waiting = (&'static str, u64, Pending, usize);
 
 /// Runs the application on one rank.
@@ -263,7 +264,7 @@ impl Application<'_> {
         decomposed.inspect_err(|error| _ = self.failed("decompose", error)).is_ok()
     }
 
-    /// True if there is something to go on from on this rank, or nothing at all to restore.
+    /// Returns true if this rank can continue from a restored version, or if there was nothing to restore.
     fn restart(&mut self) -> bool {
         for series in &SERIES[..self.own.script.series] {
             if !self.restart_series(series, None) {
@@ -358,7 +359,7 @@ impl Application<'_> {
                 self.versions.insert(series, restored.map_or(0, |restored| restored.version));
                 true
             }
-            // Going back may fail without harm: nothing has changed.
+            // Going back may fail without harm, because nothing has changed.
             Err(Error::Restart(RestartError::NoSuchVersion { .. })) => true,
             Err(_) => false,
         }
@@ -453,7 +454,7 @@ impl Application<'_> {
         };
         self.note(Entry::Captured { series, version });
         if let Some(level) = wait {
-            // What it heard is noted by `hear`.
+            // `hear` notes the verdict that this rank heard.
             let waited = pending.wait(level);
             assert!(!matches!(waited, Ok(reached) if reached < level), "waited for {level}, got {waited:?}");
         }
@@ -484,7 +485,7 @@ impl Application<'_> {
         }
     }
 
-    /// Notes verdicts that were heard since the last time.
+    /// Notes the verdicts that arrived since the last call.
     fn hear(&mut self) {
         for waiting in &mut self.pending {
             hear(&self.own.journal, self.own.rank, waiting);
@@ -521,7 +522,7 @@ fn hear(journal: &Journal, rank: u32, (series, version, pending, seen): &mut Wai
             LevelVerdict::Committed => Heard::Committed,
             LevelVerdict::Abandoned(culprits) => Heard::Abandoned(format!("{culprits:?}")),
             LevelVerdict::Unknown(_) => Heard::Unknown,
-            // Told of tiers, never of checkpoints.
+            // This verdict is about tiers, never about checkpoints.
             LevelVerdict::Off(_) => continue,
         };
         journal.note(rank, Entry::Verdict { series, version: *version, level: *level, heard });

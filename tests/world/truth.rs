@@ -1,26 +1,26 @@
-//! The checkers: what has been promised so far, what damage has been done, and what a run may therefore not do.
+//! The checkers: they know what has been promised so far and what damage has been done, and so what a run must not do.
 //!
-//! They know nothing of the implementation: they read journals, which hold what applications were told, and the list of
-//! damages, which the test itself did.
+//! They know nothing of the implementation. They read journals, which hold what applications were told, and the list of
+//! damage that the test itself did.
 
 use super::journal::{Entry, Heard, Journal, Key, Restart};
 use super::rank::SERIES;
 use bivouac_core::base::Level;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A checkpoint that some rank was told to be committed.
+/// A checkpoint that some rank was told was committed.
 #[derive(Clone, Debug)]
 pub struct Told {
     pub levels: BTreeSet<Level>,
     /// The machine (physical node) of each rank when it was taken.
     pub machines: Vec<u32>,
-    /// How many machines may be lost when it is committed at level `NodeLoss`.
+    /// The number of machines that may be lost if the checkpoint is committed at level `NodeLoss`.
     pub tolerates: u32,
-    /// Its run came to its end: it has given its memory back if a durable tier has everything.
+    /// Whether its run reached its end, and so gave its memory back if a durable tier has everything.
     pub ended: bool,
 }
 
-/// What a run had to bear; what is not here must not be in its journal.
+/// The faults that a run met. Its journal must have no consequences of other faults.
 #[derive(Clone, Debug, Default)]
 pub struct Weather {
     /// Ranks died, or fell so far behind that others gave up on them, or messages were lost, or another run was alive.
@@ -31,37 +31,37 @@ pub struct Weather {
     pub late: bool,
     /// Messages and parcels were lost without anybody having died.
     pub lossy: bool,
-    /// An older run was alive, which looks at the claims where this one has made its own: what it was told to be committed on a durable
-    /// level had been decided on before, and can be found.
+    /// An older run was alive that checks the claims in the place where this run has made its own: the older run's commits on a durable
+    /// level, as far as it was told of them, were decided before, and can be found.
     pub overtakes: bool,
-    /// Tiers that were out of order from the start of the run, or while it restored.
+    /// Tiers that did not work from the start of the run, or while it restored.
     pub local_out: bool,
     pub global_out: bool,
 }
 
-/// What holds after all runs so far.
+/// The checkers' knowledge after all runs so far.
 #[derive(Default)]
 pub struct Truth {
     told: BTreeMap<&'static str, BTreeMap<Key, Told>>,
-    /// Per machine the newest generation whose memory, and whose local files, are gone.
+    /// The newest generation, for each machine, whose memory or whose local files are gone.
     memory_lost: BTreeMap<u32, u64>,
     local_lost: BTreeMap<u32, u64>,
-    /// Checkpoints of which some file was damaged, by tier.
+    /// Checkpoints with a damaged file, by tier.
     pub local_damaged: BTreeSet<(String, Key)>,
     pub global_damaged: BTreeSet<(String, Key)>,
-    /// The same for memory, be it a shard, a copy or parity.
+    /// Checkpoints with damage in memory, in a shard, a copy or parity.
     pub memory_damaged: BTreeSet<(String, Key)>,
     keep_last_global: usize,
-    /// The memory tier is so large that no version leaves it early.
+    /// Whether the memory tier is so large that no version leaves it early.
     is_roomy: bool,
-    /// Copies and parity lie on local disks as well.
+    /// Whether copies and parity are on local disks as well.
     is_stored: bool,
-    /// What the checkers found.
+    /// The problems that the checkers found.
     pub problems: Vec<String>,
     pub counts: Counts,
 }
 
-/// How much was really tried, so that a simulation that tests nothing is noticed.
+/// How much was really tested, so that a simulation that tests nothing is noticed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub runs: u64,
@@ -70,7 +70,7 @@ pub struct Counts {
     pub committed: u64,
     pub abandoned: u64,
     pub unknown: u64,
-    /// By the farthest tier.
+    /// The number of restores, by the farthest tier.
     pub restored: [u64; 4],
     pub promises: u64,
     /// Promises that only redundancy between nodes can keep.
@@ -100,15 +100,15 @@ impl Counts {
     }
 }
 
-/// What must be restorable at the start of a run, by series; and whether only redundancy between nodes can do it.
+/// The checkpoints that must be restorable at the start of a run, by series, and whether this depends on redundancy between nodes.
 pub type Promises = BTreeMap<&'static str, (Key, bool)>;
 
 /// Why a checkpoint must still be restorable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kept {
-    /// Each shard still lies where its rank has put it.
+    /// Each shard is still where its rank put it.
     Whole,
-    /// Machines were lost, but no more than redundancy makes good.
+    /// Machines were lost, but no more than redundancy can compensate for.
     Protected,
 }
 
@@ -145,7 +145,7 @@ impl Truth {
         let damaged = |set: &BTreeSet<(String, Key)>| set.contains(&(series.to_owned(), key));
         let newer_damaged =
             |set: &BTreeSet<(String, Key)>| set.iter().filter(|(name, other)| name == series && *other > key).count();
-        // Retention may have let a version go only for newer committed ones, of which damage then took all.
+        // Retention deletes a version only for newer committed ones. Damage may then have destroyed all of these.
         let global = told.levels.contains(&Level::System)
             && !weather.global_out
             && !damaged(&self.global_damaged)
@@ -155,18 +155,18 @@ impl Truth {
             && self.newest(series, Level::NodeReboot) == Some(key)
             && !damaged(&self.local_damaged)
             && newer_damaged(&self.local_damaged) == 0;
-        // A version leaves memory early when a lower tier has it: that copy then counts, and must be sound.
+        // A version leaves memory early if a lower tier has it: then the copy in that tier counts, and must be sound.
         let clean = |set: &BTreeSet<(String, Key)>| set.iter().all(|(name, _)| name != series);
         let sound = clean(&self.local_damaged) && clean(&self.global_damaged);
         let calm = !weather.local_out && !weather.global_out;
-        // A run that is alive retires what it has in memory without a look at the claims.
+        // A run that is alive retires versions in memory without checking the claims.
         let memory = told.levels.contains(&Level::Process)
             && !weather.overtakes
             && self.newest(series, Level::Process) == Some(key)
             && !damaged(&self.memory_damaged)
             && ((self.is_roomy && !told.ended) || (sound && calm));
         let reached = |lost: &BTreeMap<u32, u64>, machine: u32| lost.get(&machine).is_none_or(|gone| key.0 > *gone);
-        // A shard that lies on another machine of the run is moved to its rank.
+        // A shard that is on another machine of the run is moved to its rank.
         let is_there = |lost: &BTreeMap<u32, u64>, machine: u32| machines.contains(&machine) && reached(lost, machine);
         let is_whole = told.machines.iter().all(|machine| {
             let in_memory = memory && is_there(&self.memory_lost, *machine);
@@ -176,12 +176,12 @@ impl Truth {
         if is_whole {
             return Some(Kept::Whole);
         }
-        // Once the global tier has it, or a newer one, memory need not keep it; that copy then counts.
+        // Once the global tier has this version or a newer one, memory need not keep it; then the copy in that tier counts.
         let on_global = told.levels.contains(&Level::System)
             || self.newest(series, Level::System).is_some_and(|newest| newest > key);
         let holders: BTreeSet<u32> = told.machines.iter().copied().collect();
         let without = |lost: &BTreeMap<u32, u64>| holders.iter().filter(|machine| !is_there(lost, **machine)).count();
-        // A run that has closed has given up what also lies in files.
+        // A run that has closed has given up memory whose data is also in files.
         let mut lost = if told.ended && self.is_stored { holders.len() } else { without(&self.memory_lost) };
         if self.is_stored && !weather.local_out && clean(&self.local_damaged) {
             lost = lost.min(without(&self.local_lost));
@@ -201,8 +201,8 @@ impl Truth {
 
     /// Reads the journal of a run that is over.
     ///
-    /// `promises` is what had to be restorable when it began; `None`: nothing was promised (another run was alive, which did not see
-    /// its claim).
+    /// `promises` are the checkpoints that had to be restorable when the run began. `None` means that nothing was promised, because another
+    /// run was alive that did not see this run's claim.
     pub fn read(
         &mut self,
         journal: &Journal,
@@ -231,9 +231,9 @@ impl Truth {
         }
     }
 
-    /// Reads the whole journal of a run that lived on after it was read first, and now is dead. What it was told meanwhile is promised
-    /// like the rest: it was decided on before the next run made its claim. Only of node memory that is not known, since nobody looks
-    /// at the claims for it: what was told late of that level alone is no promise.
+    /// Reads the whole journal of a run that continued after it was first read, and that is now dead. The commits that it was told of in
+    /// the meantime are promised like the others, because they were decided before the next run made its claim. This does not hold for node
+    /// memory, for which nobody checks the claims: a late commit on that level alone is no promise.
     pub fn read_on(&mut self, journal: &Journal, machines: &[u32], tolerates: u32) {
         let entries = journal.entries();
         let hard = Weather { hard: true, ..Weather::default() };
@@ -251,7 +251,7 @@ impl Truth {
         }
     }
 
-    /// The versions that were told to be in node memory.
+    /// The versions that the run was told are in node memory.
     fn in_memory(&self) -> BTreeSet<(String, (u64, u64))> {
         let all = self.told.iter().flat_map(|(series, told)| told.iter().map(move |(key, told)| (series, key, told)));
         let held = all.filter(|(_, _, told)| told.levels.contains(&Level::Process));
@@ -366,7 +366,7 @@ impl Truth {
                 Restart::Restored { key, .. } if *key >= promised => {}
                 Restart::Lost(_) => {}
                 Restart::Refused(_) if weather.hard => {}
-                // Nobody answered in time for the bytes of another node.
+                // No rank sent the bytes of another node in time.
                 Restart::Restored { .. } if weather.lossy => {}
                 other => {
                     let text = format!("LOST: {series}: {promised:?} was promised, rank {rank} has {other:?}");
@@ -387,7 +387,7 @@ impl Truth {
                     self.complain(format!("{what} is committed, but would survive no loss"));
                 }
                 Heard::Committed => {}
-                // Redundancy has to fit into memory as well; nothing else takes it.
+                // Redundancy must fit into memory as well; it cannot go elsewhere.
                 Heard::Abandoned(why) if *level == Level::NodeLoss && !self.is_roomy && why.contains("no room") => {}
                 Heard::Abandoned(_) if weather.hard || weather.storage || weather.late => {}
                 other => self.complain(format!("rank {rank}: nothing was wrong, yet {what} was {other:?}")),
@@ -444,7 +444,7 @@ impl Truth {
                 _ => {}
             }
         }
-        // Whoever was allowed to work came to the end: storage faults neither kill nor hang the application.
+        // Every rank that was allowed to work reached the end: storage faults neither kill nor hang the application.
         let opened = entries.iter().any(|(_, entry)| matches!(entry, Entry::Opened { .. }));
         let refused =
             entries.iter().any(|(_, entry)| matches!(entry, Entry::Restart { outcome: Restart::Refused(_), .. }));
@@ -454,7 +454,7 @@ impl Truth {
         }
     }
 
-    /// Takes over what this run was told, and what it has left behind.
+    /// Records the commits that this run was told of, and the state that it has left behind.
     fn learn(&mut self, entries: &[(u32, Entry)], generation: u64, machines: &[u32], tolerates: u32) {
         for series in SERIES {
             let captured = entries
@@ -467,12 +467,12 @@ impl Truth {
                 _ => None,
             });
             if captured {
-                // What lies after the origin of this run is left behind, once something of this run is complete.
+                // Versions after the origin of this run are left behind once something of this run is complete.
                 let told = self.told.entry(series).or_default();
                 told.retain(|key, _| key.0 >= generation || restored.is_some_and(|origin| *key <= origin));
             }
-            // Nobody could restore what is newer than that, and nothing keeps it any more: a machine that was away may come
-            // back, but not all that it would need beside it.
+            // Nobody could restore a version newer than that, and nothing keeps such versions any more. A machine that was away may come
+            // back, but not everything that it would also need.
             if let Some(origin) = restored {
                 let told = self.told.entry(series).or_default();
                 told.iter_mut().filter(|(key, _)| **key > origin && key.0 < generation).for_each(|(_, told)| {
@@ -480,7 +480,7 @@ impl Truth {
                     told.levels.remove(&Level::NodeLoss);
                 });
             }
-            // Going back by name frees the memory of the versions that were not asked for.
+            // Going back by name frees the memory of the versions that were passed over.
             let by_name = entries.iter().any(|(_, entry)| {
                 matches!(entry, Entry::Restart { series: found, by_name: true, outcome: Restart::Restored { .. } } if *found == series)
             });
@@ -499,7 +499,7 @@ impl Truth {
             told.levels.insert(*level);
             told.ended |= ended;
         }
-        // Only the newest one at level `NodeLoss` stays in memory for the sake of that level.
+        // Only the newest version at level `NodeLoss` stays in memory because of that level.
         for series in SERIES {
             let newest = self.newest(series, Level::NodeLoss);
             let Some(told) = self.told.get_mut(series) else { continue };

@@ -9,15 +9,15 @@ use bivouac_core::cache::Keep;
 use bivouac_core::session::Error;
 use std::collections::BTreeMap;
 
-/// The history's number among those of its session; those of handles begin with 1.
+/// The number of this history among those of its session. The histories that have handles are numbered from 1.
 const HISTORY: Id = 0;
 
 /// The announced versions, and those in the history.
 #[derive(Default)]
 pub(super) struct Ahead {
-    /// How often each version is going to be restored.
+    /// How often each announced version is to be restored.
     announced: BTreeMap<u64, usize>,
-    /// Announced before there was a history.
+    /// Versions that were announced before the history existed.
     early: Vec<u64>,
     is_started: bool,
     /// The series of each version in the history.
@@ -25,7 +25,7 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// A version is going to be restored, after those announced earlier.
+    /// Notes that a version is to be restored after those that were announced earlier.
     pub(super) fn announce(&mut self, open: &Open, version: u64) {
         *self.announced.entry(version).or_default() += 1;
         match open.histories.get(&HISTORY) {
@@ -34,7 +34,7 @@ impl Ahead {
         }
     }
 
-    /// Announced versions may be fetched from now on.
+    /// Allows announced versions to be fetched from now on.
     pub(super) fn start(&mut self, open: &Open) {
         self.is_started = true;
         if let Some(past) = open.histories.get(&HISTORY) {
@@ -57,13 +57,13 @@ impl Ahead {
         self.kept.get(&version)
     }
 
-    /// Appends a version. It counts once [`Ahead::appended`] hears that all ranks have it.
+    /// Appends a version. It counts once [`Ahead::appended`] is told that all ranks have appended it.
     ///
     /// # Errors
-    /// An older version of that number is there, which a restore would take.
+    /// An older version with that number is in the history, and a restore would take it.
     ///
     /// # Safety
-    /// What the application has promised of the regions' memory holds.
+    /// The application's promises about the memory of the regions hold.
     pub(super) unsafe fn append(&mut self, open: &mut Open, version: u64, regions: &[Region]) -> Outcome<()> {
         if let Some(series) = self.kept.get(&version) {
             return Err(Failure::state(format!(
@@ -87,22 +87,22 @@ impl Ahead {
         unsafe { past.append(gpus, *stream, version) }
     }
 
-    /// All ranks have appended a version.
+    /// Notes that all ranks have appended a version.
     pub(super) fn appended(&mut self, series: &str, version: u64) {
         self.kept.insert(version, series.to_owned());
     }
 
-    /// The regions of a version and their bytes.
+    /// The regions of a version, with their lengths in bytes.
     pub(super) fn sizes(&self, open: &Open, version: u64) -> Outcome<BTreeMap<String, u64>> {
         let past = open.histories.get(&HISTORY).ok_or_else(gone)?;
         let fields = past.history.fields(version).map_err(|error| Failure::from(Error::from(error)))?;
         Ok(fields.into_iter().map(|field| (field.name, field.bytes)).collect())
     }
 
-    /// Restores a version into regions of exactly its lengths. [`Ahead::restored`] is called when all ranks have.
+    /// Restores a version into regions of exactly its lengths. [`Ahead::restored`] must be called once all ranks have done so.
     ///
     /// # Safety
-    /// As [`Ahead::append`], and nobody else uses the memory meanwhile.
+    /// The same as for [`Ahead::append`]. In addition, nobody else uses the memory meanwhile.
     pub(super) unsafe fn restore(&mut self, open: &mut Open, version: u64, regions: &[Region]) -> Outcome<()> {
         let Open { histories, gpus, stream, .. } = open;
         let past = histories.get_mut(&HISTORY).ok_or_else(gone)?;
@@ -112,7 +112,7 @@ impl Ahead {
         unsafe { past.restore(gpus, *stream, version) }
     }
 
-    /// All ranks have restored a version.
+    /// Notes that all ranks have restored a version.
     pub(super) fn restored(&mut self, version: u64) {
         let left = self.announced.get_mut(&version).map(|left| {
             *left -= 1;

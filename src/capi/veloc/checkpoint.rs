@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::path::PathBuf;
 
-/// The maximum number of verdicts that are kept of checkpoints that nobody has waited for. The log has the older ones.
+/// The maximum number of verdicts that are kept for checkpoints for which nobody has waited. Older verdicts are only in the log.
 const PENDING_MAX: usize = 64;
 
 /// A checkpoint that was begun.
@@ -30,7 +30,7 @@ pub(super) struct Begun {
     /// `None` for an announced version, which goes to a history.
     checkpoint: Option<Box<CheckpointBuilder<'static>>>,
     parts: BTreeMap<String, Part>,
-    /// Files that the application writes itself, by the names that it gave.
+    /// Files that the application itself writes, by the names that it gave them.
     files: BTreeMap<String, PathBuf>,
     failed: Option<String>,
 }
@@ -39,14 +39,14 @@ pub(super) struct Begun {
 enum Part {
     /// The application's memory, until the checkpoint is captured.
     Lent(Region),
-    /// Bytes as they were in the call that chose them; the checkpoint has them.
+    /// The checkpoint holds the bytes as they were in the call that chose them.
     Held,
     /// A copy of the bytes as they were in the call that chose them, for an announced version.
     Copied(Vec<u8>),
 }
 
 impl Begun {
-    /// There will be no capture, for this reason.
+    /// Notes why there will be no capture.
     fn fail(&mut self, text: String) -> Failure {
         self.failed.get_or_insert(text.clone());
         Failure::state(text)
@@ -61,14 +61,14 @@ impl State {
         let (name, series, version) = match checked {
             Ok(checked) => checked,
             Err(failure) => {
-                // No series has this name: the others hear that this rank refuses.
+                // No series has this name. The call tells the other ranks that this one refuses.
                 drop(self.open.session.begin_checkpoint("", 0));
                 return Err(failure);
             }
         };
-        // Whoever takes a checkpoint restores no older one: the memory is for this one.
+        // A program that takes a checkpoint restores no older one, so the memory is freed for the new one.
         self.kept = None;
-        // The others are told about any failure from here on.
+        // From here on, the other ranks are told about any failure.
         let checkpoint = match self.ahead.takes(version) {
             true => None,
             false => {
@@ -89,15 +89,16 @@ impl State {
         }
     }
 
-    /// Adds protected regions. With `copies`, those in host memory are copied now, because the application may change them before the end.
+    /// Adds protected regions. With `copies`, regions in host memory are copied now, because the application may
+    /// change them before the end.
     ///
     /// # Safety
-    /// Protected regions are readable; without `copies` until the end.
+    /// Protected regions are readable; if `copies` is false, until the end.
     pub(super) unsafe fn choose(&mut self, mode: Result<Mode, String>, ids: &[c_int], copies: bool) -> Outcome<()> {
         let name = self.begun()?.name.clone();
         let (regions, files) = (self.regions(&name), self.routed);
         let chosen = mode.and_then(|mode| choice::saved(mode, ids, &sizes(&regions)));
-        // VELOC refuses that, too: a checkpoint of nothing would be the newest one.
+        // VELOC also refuses an empty selection: a checkpoint without regions would be the newest one.
         let nothing = "no memory region is selected: call VELOC_Mem_protect first, or use VELOC_Route_file without VELOC_Checkpoint_mem";
         let chosen = chosen.and_then(|chosen| if chosen.is_empty() { Err(nothing.to_owned()) } else { Ok(chosen) });
         let begun = self.begun()?;
@@ -108,7 +109,7 @@ impl State {
                 return Err(Failure::argument(text));
             }
         };
-        // As much as the application has routed before may come at the end.
+        // The routed files at the end may be as large as those of the earlier checkpoint that had most.
         let (mut held, mut room) = (Vec::new(), files);
         for (name, region) in regions {
             let is_copied = copies && region.gpu().is_none();
@@ -126,7 +127,7 @@ impl State {
                     room += page_ceil(region.bytes() as u64);
                     Part::Lent(region)
                 }
-                // It may be chosen by a later call.
+                // A later call may choose the region.
                 (false, ..) => {
                     room += page_ceil(region.bytes() as u64);
                     continue;
@@ -143,11 +144,11 @@ impl State {
         Ok(())
     }
 
-    /// The path at which the application writes a file that is part of the checkpoint.
+    /// The path at which the application is to write a file that is part of the checkpoint.
     pub(super) fn route(&mut self, original: &str) -> Outcome<PathBuf> {
         let begun = self.begun()?;
         if let Some(path) = begun.files.get(original) {
-            // The same for again: what was written there stays.
+            // A repeated call returns the same path, so what was written there is kept.
             return Ok(path.clone());
         }
         let (series, version) = (begun.series.clone(), begun.version);
@@ -170,7 +171,7 @@ impl State {
         }
     }
 
-    /// Captures a checkpoint that was begun, or gives it up; `is_good` is what the application says.
+    /// Captures a checkpoint that was begun, or gives it up. `is_good` is the application's verdict.
     ///
     /// # Safety
     /// Protected regions are readable.
@@ -192,7 +193,7 @@ impl State {
         let Begun { series, version, mut checkpoint, parts, files, mut failed, .. } = begun;
         let mut routed = 0;
         for (original, path) in files.iter().filter(|_| is_good) {
-            // Announced versions have none.
+            // Announced versions have no checkpoint.
             let Some(checkpoint) = &mut checkpoint else { continue };
             let content = routed::content(path).inspect(|content| routed += page_ceil(content.bytes()));
             let saved = content.and_then(|content| {
@@ -220,12 +221,12 @@ impl State {
         };
         let regions = match regions {
             Ok(regions) => regions,
-            // Dropping the checkpoint is this rank's no.
+            // Dropping the checkpoint makes this rank vote no.
             Err(failure) => return failure.map_or(Ok(()), Err),
         };
         // SAFETY: as above.
         let pending = unsafe { finish(&mut self.open, *checkpoint, &regions, &[]) }?;
-        // What was found out about this version was about another one.
+        // Whatever was known about a version with this number concerned another version.
         let key = (series, version, self.open.session.generation());
         self.refused.remove(&key);
         self.verified.remove(&key);
@@ -240,8 +241,8 @@ impl State {
         Ok(())
     }
 
-    /// Appends an announced version on all ranks or on none. An error in place of the regions says why this rank has none; `None`: the
-    /// application says no.
+    /// Appends an announced version on all ranks or on none. An error in place of the regions says why this rank has none; `None` means
+    /// that the application has given the version up.
     ///
     /// # Safety
     /// As [`State::end`].
@@ -270,7 +271,7 @@ impl State {
         }
     }
 
-    /// Gives up a checkpoint that was begun: the other ranks are told.
+    /// Gives up a checkpoint that was begun, and tells the other ranks.
     pub(super) fn give_up(&self, begun: Begun) {
         if begun.checkpoint.is_none() {
             drop(self.open.session.begin_checkpoint(&begun.series, begun.version));
@@ -288,7 +289,7 @@ impl State {
 
     /// Are all captured checkpoints finished?
     pub(super) fn is_finished(&self) -> bool {
-        // All are polled: that moves them along.
+        // All pending checkpoints are polled, because polling advances them.
         self.pending.iter().filter(|pending| !pending.poll()).count() == 0
     }
 }
@@ -304,9 +305,9 @@ fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, std::collections::TryReserveError> {
 /// Waits until a checkpoint has reached the highest level that it can.
 ///
 /// # Errors
-/// It has reached no level, or it has missed a level above the highest that it has reached, which the configuration promises.
+/// The checkpoint has reached no level, or it has missed a level that the configuration promises, above the highest that it has reached.
 fn settle(pending: &Pending) -> Outcome<()> {
-    // From the highest level down: one that was not planned, or has failed, is not waited for.
+    // The levels are tried from the highest down. A level that was not planned, or has failed, is not waited for.
     let levels = [Level::System, Level::NodeLoss, Level::NodeReboot, Level::Process];
     let reached = levels.into_iter().find_map(|level| pending.wait(level).ok());
     if reached.is_some() && failure_of(pending).is_none() {
@@ -321,7 +322,7 @@ fn settle(pending: &Pending) -> Outcome<()> {
     ))
 }
 
-/// A level that was not reached, if it is higher than the highest that was.
+/// The highest level that failed, if it is above the highest level that was reached.
 pub(super) fn failure_of(pending: &Pending) -> Option<Level> {
     let reached = pending.level();
     let verdicts = pending.verdicts();

@@ -1,23 +1,24 @@
-//! Which regions a call is about. Pure.
+//! Decides which regions a call concerns. Pure.
 #![forbid(unsafe_code)]
 
 use super::names;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 
-/// Which of the regions a call is about: VELOC's modes, with the same numbers for checkpoints and restarts.
+/// The selection of regions that a call concerns. These are VELOC's modes, with the same numbers for
+/// checkpoints and restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
-    /// All.
+    /// All regions.
     All,
-    /// Those that are listed.
+    /// The listed regions.
     Some,
-    /// Those that are not.
+    /// All regions except the listed ones.
     Rest,
 }
 
 impl Mode {
-    /// The mode of a number.
+    /// Finds the mode with a number.
     pub(super) fn of(number: c_int) -> Result<Mode, String> {
         match number {
             0 => Ok(Mode::All),
@@ -28,7 +29,7 @@ impl Mode {
     }
 }
 
-/// The names that a mode and its numbers choose from `all`. A name belongs to a number, in any group.
+/// The names that a mode and its numbers choose from `all`. A number selects its region in any group.
 fn chosen(mode: Mode, ids: &[c_int], all: &BTreeMap<String, u64>, what: &str) -> Result<Vec<String>, String> {
     let id_of = |name: &str| names::parse_region(name).map(|(_, id)| id);
     if mode != Mode::All {
@@ -45,18 +46,19 @@ fn chosen(mode: Mode, ids: &[c_int], all: &BTreeMap<String, u64>, what: &str) ->
     Ok(all.keys().filter(is_meant).cloned().collect())
 }
 
-/// The protected regions that are saved.
+/// The protected regions that are to be saved.
 ///
 /// # Errors
-/// A number is listed that is not protected.
+/// A listed number is not protected.
 pub(super) fn saved(mode: Mode, ids: &[c_int], protected: &BTreeMap<String, u64>) -> Result<Vec<String>, String> {
     chosen(mode, ids, protected, "protected")
 }
 
-/// The stored regions that are loaded, with the bytes that they have, into protected ones of at least that size.
+/// The stored regions that are to be loaded, with their stored lengths in bytes, into protected regions
+/// that are at least as long.
 ///
 /// # Errors
-/// A number is listed that is not stored, or a stored region has no protected one or one that is too small.
+/// A listed number is not stored, or a stored region has no protected region or one that is too small.
 pub(super) fn loaded(
     mode: Mode,
     ids: &[c_int],

@@ -1,9 +1,9 @@
-// libveloc-client.so: VELOC's names for what libbivouac.so has under its own, so that programs that were written for VELOC are
-// linked with it and nothing else changes. docs/VELOC.md says how it is built; include/veloc.h describes the functions.
+// libveloc-client.so: gives functions of libbivouac.so the names that VELOC uses, so that a program that was written for VELOC is linked
+// with this library and needs no other change. docs/VELOC.md says how it is built; include/veloc.h describes the functions.
 
 #include "veloc.h"
 
-// In src/capi/veloc.rs.
+// These functions are in src/capi/veloc.rs.
 int bvk_veloc_init(MPI_Comm comm, const char *config);
 int bvk_veloc_init_single(unsigned int id, const char *config);
 int bvk_veloc_finalize(int drain);

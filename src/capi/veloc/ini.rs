@@ -1,7 +1,7 @@
-//! VELOC's configuration file in terms of ours. Pure.
+//! Translates VELOC's configuration file into Bivouac's. Pure.
 //!
-//! It has lines `key = value`; what follows `#` or `;` at the beginning of a line is a remark, and section headers mean nothing. Each
-//! key is overridden by the environment variable `VELOC_` and the key in upper case. docs/VELOC.md has the table.
+//! The file consists of lines `key = value`. A line that begins with `#` or `;` is a comment, and section headers have no meaning. The
+//! environment variable whose name is `VELOC_` and the key in upper case overrides the key. docs/VELOC.md has the table.
 #![forbid(unsafe_code)]
 
 use bivouac_core::base::ids::text_hash;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use toml::{Table, Value};
 
-/// Keys that we know, and what each is for.
+/// The known keys.
 const KEYS: [&str; 16] = [
     "scratch",
     "persistent",
@@ -22,38 +22,38 @@ const KEYS: [&str; 16] = [
     "verify",
     "bivouac",
     "chksum",
-    // These change nothing here.
+    // The keys from here on have no effect.
     "threaded",
     "meta",
     "aggregated",
     "axl_type",
     "axl_config",
 ];
-/// The first of [`KEYS`] without an effect.
+/// The index of the first of [`KEYS`] that has no effect.
 const WITHOUT_EFFECT: usize = 11;
-/// As `every` of a level: practically never by count.
+/// A value for the `every` of a level, which is practically never reached.
 const NEVER: i64 = i64::MAX;
 
-/// What the file and the environment say.
+/// The settings in the file and in the environment.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Settings {
-    /// Storage of the node.
+    /// The directory in node-local storage.
     pub scratch: PathBuf,
-    /// The parallel file system.
+    /// The directory in the parallel file system.
     pub persistent: PathBuf,
-    /// `Checkpoint_end` waits.
+    /// Whether `Checkpoint_end` waits.
     pub is_sync: bool,
-    /// `Restart_test` reads what it offers.
+    /// Whether `Restart_test` reads the version that it offers.
     pub verifies: bool,
-    /// A file of ours with more.
+    /// A file with further settings for Bivouac.
     pub bivouac: Option<PathBuf>,
-    /// Our configuration.
+    /// The configuration for Bivouac.
     pub config: Table,
-    /// What a user should be told.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// Keys and values of a text.
+/// The keys and values of a text.
 fn entries(text: &str, problems: &mut Vec<String>) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for (number, line) in text.lines().enumerate().map(|(at, line)| (at + 1, line.trim())) {
@@ -75,7 +75,7 @@ fn entries(text: &str, problems: &mut Vec<String>) -> BTreeMap<String, String> {
 /// Reads a configuration; `variable` looks up an environment variable.
 ///
 /// # Errors
-/// All mistakes, in words.
+/// The text names all mistakes.
 pub(super) fn read(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Settings, String> {
     let (mut problems, mut notes) = (Vec::new(), Vec::new());
     let mut found = entries(text, &mut problems);
@@ -127,7 +127,7 @@ pub(super) fn read(text: &str, variable: impl Fn(&str) -> Option<String>) -> Res
     config.set("local", "directory", Value::String(scratch.clone()));
     config.set("local", "allow_tmpfs", Value::Boolean(true));
     config.set("global", "directory", Value::String(persistent.clone()));
-    // VELOC refuses to begin without them.
+    // VELOC refuses to start without its two directories.
     config.set("local", "required", Value::Boolean(true));
     config.set("global", "required", Value::Boolean(true));
     config.keep("local", scratch_versions);
@@ -148,7 +148,7 @@ pub(super) fn read(text: &str, variable: impl Fn(&str) -> Option<String>) -> Res
     Ok(Settings { scratch, persistent, is_sync, verifies, bivouac, config: config.0, notes })
 }
 
-/// What was given, while it is looked at.
+/// The settings while they are being checked.
 struct Given {
     found: BTreeMap<String, String>,
     problems: Vec<String>,
@@ -164,13 +164,14 @@ impl Given {
         instead
     }
 
-    /// A directory that has to be there, as an absolute path: all that belongs to it finds it from anywhere.
+    /// A directory that must be given. It is returned as an absolute path, by which everything that uses it finds it
+    /// from any working directory.
     fn directory(&mut self, key: &str) -> String {
         let Some(text) = self.text(key) else {
             self.problems.push(format!("{key} is missing: a directory"));
             return String::new();
         };
-        // Without a slash at its end: a directory has one name, and one job.
+        // The path is stored without a slash at its end, so that a directory has one name, and therefore one job.
         let absolute = std::path::absolute(Path::new(&text)).ok().map(|path| path.components().collect::<PathBuf>());
         match absolute.as_deref().and_then(Path::to_str) {
             Some(path) => path.to_owned(),
@@ -194,7 +195,7 @@ impl Given {
     }
 }
 
-/// Our configuration, while it is put together.
+/// Bivouac's configuration while it is being built.
 #[derive(Default)]
 struct Config(Table);
 
@@ -206,7 +207,7 @@ impl Config {
         }
     }
 
-    /// How many versions stay; 0 is all.
+    /// Sets how many versions are kept; 0 means all.
     fn keep(&mut self, section: &str, versions: i64) {
         match versions {
             0 => self.set(section, "keep_every", Value::Integer(1)),
@@ -214,7 +215,7 @@ impl Config {
         }
     }
 
-    /// How often, in seconds; 0 is always.
+    /// Sets the interval of a level in seconds; 0 means that every checkpoint goes to it.
     fn every(&mut self, section: &str, seconds: i64) {
         if seconds > 0 {
             self.set(section, "every", Value::Integer(NEVER));
@@ -223,7 +224,7 @@ impl Config {
     }
 }
 
-/// Our configuration with what a file of ours says in the place of what it says, too.
+/// Merges a configuration with the text of a Bivouac file. Where both set a key, the file takes precedence.
 ///
 /// # Errors
 /// The text is not TOML.
@@ -240,7 +241,7 @@ pub(super) fn merged(mut config: Table, text: &str) -> Result<Table, String> {
     Ok(config)
 }
 
-/// A directory as the system names it, whichever way it was spelt: links and `..` are followed as far as there are folders.
+/// A directory by its name in the system, however it was spelt. Links and `..` are resolved in that part of the path which exists.
 fn resolved(directory: &str) -> String {
     let path = Path::new(directory);
     let known = path.ancestors().find_map(|known| Some((std::fs::canonicalize(known).ok()?, known)));
@@ -275,7 +276,7 @@ mod tests {
         let root = std::fs::canonicalize(folder.path()).unwrap();
         let spelt = |path: &str| resolved(root.join(path).to_str().unwrap());
         let there = root.join("there/run").display().to_string();
-        // Before it is made, and after.
+        // The spellings agree before the directory is made, and afterwards.
         assert_eq!([spelt("there/run"), spelt("there/run/"), spelt("there/./x/../run")], [&*there; 3]);
         std::fs::create_dir_all(&there).unwrap();
         std::os::unix::fs::symlink(root.join("there"), root.join("link")).unwrap();

@@ -1,17 +1,17 @@
-//! Names and numbers of the VELOC interface in terms of ours. Pure.
+//! Translates names and numbers of the VELOC interface into Bivouac's. Pure.
 #![forbid(unsafe_code)]
 
 use bivouac_core::base::ids::text_hash;
 use std::ffi::c_int;
 
-/// The longest name of a checkpoint.
+/// The maximum length of a checkpoint's name, in bytes.
 const NAME_MAX: usize = 127;
 /// The prefix of the names of regions that hold a file.
 const FILE: &str = "file:";
-/// Characters of a long file's own name that a region's name keeps.
+/// The number of characters of a long file name that a region's name keeps.
 const SHOWN_MAX: usize = 48;
 
-/// The series that checkpoints of this name belong to.
+/// The series to which checkpoints of this name belong.
 ///
 /// # Errors
 /// VELOC does not allow the name.
@@ -20,34 +20,34 @@ pub(super) fn series(name: &str) -> Result<String, String> {
     if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(plain) {
         return Err(format!("the name {name:?} cannot be used: give 1 to {NAME_MAX} characters from A-Z a-z 0-9 _ ."));
     }
-    // Two kinds of names are none for a folder of ours; no other name has a dash.
+    // Two kinds of names cannot be names of Bivouac's folders. No other name has a dash.
     let is_taken = name.starts_with('.') || name == "claims";
     Ok(if is_taken { format!("v-{name}") } else { name.to_owned() })
 }
 
-/// The version as we count it.
+/// The version as Bivouac counts it.
 ///
 /// # Errors
-/// It is negative.
+/// The version is negative.
 pub(super) fn version(version: c_int) -> Result<u64, String> {
     u64::try_from(version).map_err(|_| format!("version {version} is negative"))
 }
 
-/// The name of a checkpoint with its series, and its version.
+/// Returns the name of a checkpoint, its series and its version.
 ///
 /// # Errors
-/// As [`series`] and [`version`].
+/// The same as for [`series`] and [`version`].
 pub(super) fn checkpoint(name: &str, number: c_int) -> Result<(&str, String, u64), String> {
     let number = version(number)?;
     Ok((name, series(name)?, number))
 }
 
-/// The region of a protected number, in its own group if it has one.
+/// The name of the region with a protected number, in its group if it has one.
 pub(super) fn region(group: Option<&str>, id: c_int) -> String {
     format!("{}#{id}", group.unwrap_or_default())
 }
 
-/// Group and number of a region of that name.
+/// The group and the number of the region with that name.
 pub(super) fn parse_region(name: &str) -> Option<(Option<&str>, c_int)> {
     if parse_file(name).is_some() {
         return None;
@@ -56,7 +56,7 @@ pub(super) fn parse_region(name: &str) -> Option<(Option<&str>, c_int)> {
     Some(((!group.is_empty()).then_some(group), id.parse().ok()?))
 }
 
-/// The name of a file that the application routes, in a form that can be part of a region's name; the bytes may be anything.
+/// The name of a file that the application routes, in a form that can be part of a region's name. The bytes may be arbitrary.
 pub(super) fn original(bytes: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect();
     if text.len() + FILE.len() <= 256 {
@@ -66,17 +66,17 @@ pub(super) fn original(bytes: &[u8]) -> String {
     format!("{:016x}-{shown}", text_hash(&text))
 }
 
-/// The region that holds a file.
+/// The name of the region that holds a file.
 pub(super) fn file_region(original: &str) -> String {
     format!("{FILE}{original}")
 }
 
-/// The file that a region holds.
+/// The name of the file that a region holds.
 pub(super) fn parse_file(name: &str) -> Option<&str> {
     name.strip_prefix(FILE)
 }
 
-/// The file that VELOC itself would have written.
+/// The name of the file that VELOC itself would have written.
 pub(super) fn old_file(name: &str, rank: u32, version: u64) -> String {
     format!("{name}-{rank}-{version}.dat")
 }
@@ -84,7 +84,7 @@ pub(super) fn old_file(name: &str, rank: u32, version: u64) -> String {
 /// The version of a file that VELOC wrote for this name and rank.
 pub(super) fn parse_old_file(file: &str, name: &str, rank: u32) -> Option<u64> {
     let version = file.strip_prefix(name)?.strip_prefix(&format!("-{rank}-"))?.strip_suffix(".dat")?;
-    // Written back it is the same: no sign, no leading zero.
+    // The number must have the form in which it is written: no sign and no leading zero.
     version.parse::<u64>().ok().filter(|number| number.to_string() == version)
 }
 

@@ -1,23 +1,23 @@
-//! Files that VELOC itself has written for one rank: which region lies where in the file. Pure; the bytes may be anything.
+//! Reads files that VELOC itself has written for one rank, to find where each region is in the file. Pure; the bytes may be arbitrary.
 //!
 //! ```text
 //! u64 n | n times: i32 id, u64 size (packed) | the bytes of the regions, in that order
 //! ```
 //!
-//! Numbers have the byte order of the machine. A file may be longer than its regions: VELOC does not cut a version that it
-//! writes again.
+//! Numbers have the byte order of the machine. A file may be longer than its regions, because VELOC does not truncate a
+//! version that it writes again.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_int;
 
-/// Bytes of the count in front.
+/// The number of bytes of the count at the start.
 pub(super) const COUNT_BYTES: usize = 8;
-/// Bytes of each entry: number and size.
+/// The number of bytes of each entry, which consists of a number and a size.
 const ENTRY_BYTES: u64 = 12;
-/// The most regions; a larger count is wrong.
+/// The maximum number of regions. A larger count is wrong.
 const REGIONS_MAX: u64 = 1 << 20;
 
-/// Where a region lies in a file.
+/// Where a region is in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct OldRegion {
     pub id: c_int,
@@ -25,7 +25,7 @@ pub(super) struct OldRegion {
     pub bytes: u64,
 }
 
-/// Why a file is none of VELOC's, or is not whole.
+/// Why a file is not one of VELOC's, or is incomplete.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum OldError {
     #[error("it has {bytes} bytes, too few to hold the number of its regions")]
@@ -42,7 +42,7 @@ pub(super) enum OldError {
     Twice { id: c_int },
 }
 
-/// How many bytes the list of regions has, with the count in front of it, in a file of `bytes` bytes.
+/// The number of bytes of the list of regions, including the count at its start, in a file of `bytes` bytes.
 pub(super) fn list_bytes(count: [u8; COUNT_BYTES], bytes: u64) -> Result<u64, OldError> {
     let count = u64::from_ne_bytes(count);
     let list = count.checked_mul(ENTRY_BYTES).and_then(|list| list.checked_add(COUNT_BYTES as u64));

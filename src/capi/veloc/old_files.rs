@@ -1,4 +1,4 @@
-//! Files that VELOC itself has written: which versions a rank has whole, and their bytes.
+//! Files that VELOC itself has written: which versions are complete for a rank, and their bytes.
 #![forbid(unsafe_code)]
 
 use super::names;
@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// A whole file of one rank.
+/// A complete file of one rank.
 pub(super) struct OldFile {
     path: PathBuf,
     file: File,
@@ -22,9 +22,9 @@ impl OldFile {
     /// Opens a file and reads its list of regions.
     ///
     /// # Errors
-    /// It cannot be read, or is not whole.
+    /// The file cannot be read, or is incomplete.
     pub(super) fn open(path: &Path) -> io::Result<OldFile> {
-        // Everybody may know these names, and put a file there first.
+        // Anyone may know these names, and may have put a file there first.
         let file = ours::open_file(path)?;
         let bytes = file.metadata()?.len();
         let mut count = [0; COUNT_BYTES];
@@ -36,22 +36,22 @@ impl OldFile {
         Ok(OldFile { path: path.to_owned(), file, regions })
     }
 
-    /// Its regions.
+    /// The regions of the file.
     pub(super) fn regions(&self) -> &[OldRegion] {
         &self.regions
     }
 
-    /// Reads a region into `target`, which has its length.
+    /// Reads a region into `target`, which must be as long as the region.
     ///
     /// # Errors
-    /// With path and number.
+    /// The text names the path and the region's number.
     pub(super) fn read(&self, region: &OldRegion, target: &mut [u8]) -> Result<(), String> {
         let read = self.file.read_exact_at(target, region.at);
         read.map_err(|error| format!("{}: region {} cannot be read: {error}", self.path.display(), region.id))
     }
 }
 
-/// The first whole file of a version, in the order of the folders.
+/// The first complete file of a version, in the order of the folders.
 pub(super) fn find(
     folders: &[&Path],
     name: &str,
@@ -59,7 +59,7 @@ pub(super) fn find(
     ranks: Option<u32>,
     version: u64,
 ) -> Result<OldFile, String> {
-    // Written by more ranks than there are now: what they had would be lost.
+    // If more ranks than now wrote the version, the data of the others would be lost.
     if let Some(ranks) = ranks {
         let more = names::old_file(name, ranks, version);
         if let Some(folder) = folders.iter().find(|folder| folder.join(&more).exists()) {
@@ -80,7 +80,7 @@ pub(super) fn find(
     Err(format!("version {version} of {name:?}, as VELOC writes it: {why}"))
 }
 
-/// The versions that this rank has a whole file of.
+/// The versions of which this rank has a complete file.
 pub(super) fn versions(folders: &[&Path], name: &str, rank: u32, ranks: Option<u32>) -> BTreeSet<u64> {
     let named = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
     let names = named.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -95,10 +95,10 @@ pub(super) fn versions(folders: &[&Path], name: &str, rank: u32, ranks: Option<u
     found.into_iter().filter(is_whole).collect()
 }
 
-/// Deletes all files of this rank and name.
+/// Deletes all files that VELOC wrote for this rank and name.
 ///
 /// # Errors
-/// The first that could not be deleted.
+/// The first deletion that failed.
 pub(super) fn remove_all(folders: &[&Path], name: &str, rank: u32) -> Result<(), String> {
     for folder in folders {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -1,7 +1,7 @@
-//! From `Restart_test` to `Restart_end`.
+//! The calls from `Restart_test` to `Restart_end`.
 //!
-//! The ranks agree in `Restart_begin` (which checkpoint, and the files in it), in `Recover_mem` and `Recover_selective`, and in
-//! `Restart_end`: each fails on all ranks or on none.
+//! The ranks agree in `Restart_begin` (on the checkpoint, and on the files in it), in `Recover_mem` and `Recover_selective`, and in
+//! `Restart_end`. Each of these calls fails on all ranks or on none.
 
 use super::choice::{self, Mode};
 use super::names;
@@ -19,28 +19,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 
-/// A restart under way.
+/// A restart that is open.
 pub(super) struct Restarting {
     name: String,
     series: String,
     version: u64,
     source: Source,
-    /// The regions that are stored for this rank, and their bytes.
+    /// The regions that are stored for this rank, with their lengths in bytes.
     stored: BTreeMap<String, u64>,
-    /// It has failed on all ranks.
+    /// Whether the restart has failed on all ranks.
     has_failed: bool,
 }
 
-/// Where the data come from.
+/// The source of the data.
 enum Source {
-    /// A checkpoint of ours.
+    /// A checkpoint of Bivouac's.
     Ours {
         generation: u64,
-        /// Open until the ranks have ended it together.
+        /// The attempt, until the ranks have ended it together.
         attempt: Option<Box<Restart>>,
-        /// The last result that the ranks have loaded; it counts when the restart ends well.
+        /// The last result that the ranks have loaded. It counts if the restart ends well.
         loaded: Option<Box<Loaded>>,
-        /// The files that it holds, brought back to their paths.
+        /// The files of the checkpoint, which were brought back to these paths.
         files: BTreeMap<String, PathBuf>,
     },
     /// A file that VELOC wrote.
@@ -49,18 +49,18 @@ enum Source {
     Ahead,
 }
 
-/// The version that all ranks can restore, judged by what each of them has named.
+/// The newest version that all ranks can restore, judged by the versions that they have named.
 enum Common {
-    /// None: some rank has nothing left.
+    /// There is no such version: some rank has none left.
     None,
-    /// None newer than this.
+    /// It is not newer than this one.
     AtMost(u64),
-    /// All have named the same, and some rank has yet to read it.
+    /// All ranks have named the same version. `is_unread`: some rank has yet to read it.
     All { is_unread: bool },
 }
 
 impl Restarting {
-    /// Ends an attempt that is open as one that does not count.
+    /// Ends an open attempt without counting it.
     fn give_up(source: Source, session: &Session) {
         if let Source::Ours { attempt: Some(attempt), .. } = source {
             drop(attempt.end_uncounted(session, Some(Unloaded::Refused("the restart was given up".into()))));
@@ -68,8 +68,8 @@ impl Restarting {
     }
 }
 
-/// Ends an attempt, and continues with the same checkpoint while the ranks find other copies of it. A version that they then refuse is
-/// noted.
+/// Ends an attempt, and continues with the same checkpoint while the ranks find other copies of it. A version that
+/// they then refuse is noted.
 ///
 /// # Collective
 /// All ranks.
@@ -87,7 +87,8 @@ fn complete(
             UncountedEnd::Again(next) => attempt = *next,
         }
         if attempt.attempt().key() != key {
-            // The same number, taken earlier or by a run that was left behind: not what was asked for.
+            // This checkpoint has the same number, but was taken earlier or by a run that was left behind. It is not
+            // the one that was asked for.
             drop(
                 attempt.end_uncounted(
                     &open.session,
@@ -101,7 +102,7 @@ fn complete(
 }
 
 impl State {
-    /// The newest version at or below `limit` (0: of all) that all ranks can restore; `None` if there is none.
+    /// The newest version at or below `limit` that all ranks can restore, where 0 is no limit; `None` if there is none.
     pub(super) fn newest(&mut self, name: Outcome<&str>, limit: c_int) -> Outcome<Option<c_int>> {
         self.check_idle()?;
         let checked = name.and_then(|name| {
@@ -112,7 +113,7 @@ impl State {
             Ok(checked) => checked,
             Err(failure) => return Err(self.refuse(failure)),
         };
-        // What does not fit into a number of VELOC's cannot be told.
+        // A version that does not fit into VELOC's numbers cannot be returned.
         let mut limit = limit.min(c_int::MAX as u64);
         let old = self.newest_old(name, &series, limit)?;
         loop {
@@ -133,7 +134,7 @@ impl State {
         }
     }
 
-    /// The newest of our versions at or below `limit` that this rank has not seen refused.
+    /// The newest of Bivouac's versions at or below `limit` that this rank has not seen refused.
     fn newest_ours(&mut self, series: &str, limit: u64) -> Outcome<Option<Key>> {
         let listed = match self.open.session.versions(series) {
             Err(Error::Restart(refused @ RestartError::NothingRestorable { .. })) => {
@@ -148,7 +149,7 @@ impl State {
         let mut usable = listed.into_iter().filter(|info| !info.left_behind && info.version <= limit).peekable();
         let ranks = self.open.session.engine().identity().size;
         if let Some(other) = usable.next_if(|info| info.ranks != ranks) {
-            // Going back to an earlier one would be a step that nobody asked for.
+            // Going back to an older version would be a step that nobody asked for.
             let (version, then) = (other.version, other.ranks);
             self.open.session.engine().note(format!(
                 "event=veloc-nothing-found name={series:?} reason=\"version {version} was taken by {then} ranks, and these are {ranks}: start it \
@@ -160,8 +161,8 @@ impl State {
         Ok(keys.find(|key| !self.refused.contains(key)))
     }
 
-    /// What the ranks have in common. Each names its newest version, and whether it has yet to be read. The oldest of these is the only one
-    /// that all of them can have.
+    /// Finds what the ranks have in common. Each rank names its newest version, and whether it has yet to read that version. The oldest of
+    /// these versions is the only one that all ranks can have.
     fn common(&self, newest: Option<u64>, is_unread: bool) -> Outcome<Common> {
         let newest = newest.map_or(0, |version| version + 1);
         let payload = Payload::Max(vec![newest, u64::MAX - newest, u64::from(is_unread)]);
@@ -177,15 +178,15 @@ impl State {
         })
     }
 
-    /// Reads a checkpoint on all ranks. One that is damaged is not offered again.
+    /// Reads a checkpoint on all ranks. A damaged checkpoint is not offered again.
     fn verify(&mut self, key: &Key) -> Outcome<bool> {
-        // What is read now is what is restored next: it stays in node memory, if that has room without waiting.
+        // The version that is read now will be restored next, so it stays in node memory if that has room without waiting.
         self.kept = None;
         let mut kept = None;
         let whole = |open: &mut Open, restorer: &mut Attempt| {
             kept = None;
             let (memory, share) = (open.session.engine().memory(), open.session.memory_share());
-            // Out of this rank's share, of which the next checkpoint needs as much.
+            // The memory is taken from this rank's share, of which the next checkpoint needs as much.
             let room = |bytes| memory.filter(|_| 2 * bytes <= share)?.reserve(bytes).ok().flatten();
             let copy = restorer.verify(room).map_err(|error| Unloaded::by(&error))?;
             kept = copy.map(|copy| (restorer.key(), copy));
@@ -217,7 +218,7 @@ impl State {
         Ok(outcome.is_ok())
     }
 
-    /// The newest version at or below `limit` that VELOC has written and all ranks have whole.
+    /// The newest version at or below `limit` that VELOC has written and that is complete on all ranks.
     fn newest_old(&mut self, name: &str, series: &str, limit: u64) -> Outcome<Option<u64>> {
         let folders = self.old_folders();
         let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
@@ -234,7 +235,7 @@ impl State {
         }
     }
 
-    /// Refuses calls between the begin and the end of a checkpoint or a restart; a restart that has failed is over.
+    /// Refuses calls while a checkpoint or a restart is open. A restart that has failed is ended first.
     pub(super) fn check_idle(&mut self) -> Outcome<()> {
         let is_over = matches!(&self.phase, Phase::Restart(restarting) if restarting.has_failed);
         if is_over {
@@ -246,15 +247,15 @@ impl State {
         }
     }
 
-    /// Lets the other ranks hear that this one cannot make the call that they make.
+    /// Tells the other ranks that this one cannot take part in their call.
     fn refuse(&mut self, failure: Failure) -> Failure {
         // No series has this name, and the session refuses it together with all ranks.
         drop(self.open.session.versions(""));
         failure
     }
 
-    /// Keeps a refused version from being offered again; `generation`: of a checkpoint of ours. VELOC's file of that number is not offered
-    /// in its place, because the restart takes ours where there is one.
+    /// Prevents a refused version from being offered again. `generation` is that of a checkpoint of Bivouac's. A VELOC file with the same
+    /// number is not offered in its place, because a restart prefers Bivouac's checkpoint.
     fn refuse_version(&mut self, series: &str, version: u64, generation: Option<u64>) {
         self.refused_old.insert((series.to_owned(), version));
         if let Some(generation) = generation {
@@ -295,7 +296,7 @@ impl State {
         Ok(())
     }
 
-    /// Finds what this rank's shard holds, after the files of all ranks are brought back.
+    /// Finds what this rank's shard holds, and brings back the files of all ranks.
     fn begin_ours(&mut self, series: &str, version: u64, first: Restart) -> Outcome<(Source, BTreeMap<String, u64>)> {
         let mut attempt = first;
         self.prefer_kept(&mut attempt);
@@ -330,7 +331,7 @@ impl State {
         }
     }
 
-    /// Begins with a version that VELOC wrote; `error`: why there is none of ours.
+    /// Begins with a version that VELOC wrote. `error` says why Bivouac has none.
     fn begin_old(
         &mut self,
         name: &str,
@@ -359,7 +360,7 @@ impl State {
         Ok((Source::Old(file), stored))
     }
 
-    /// Ends an open restart as one that does not count, and removes the files that were brought back.
+    /// Ends an open restart without counting it, and removes the files that were brought back.
     ///
     /// # Collective
     /// All ranks, if nothing has been loaded.
@@ -388,13 +389,13 @@ impl State {
         let Phase::Restart(Restarting { source: Source::Ours { files, .. }, .. }) = &self.phase else {
             return Err(Failure::state("no checkpoint or restart that has files is open"));
         };
-        // Programs that route one file need not call it by the same name.
+        // Programs that route a single file need not use the same name for it.
         let only = files.values().next().filter(|_| files.len() == 1);
         let found = files.get(original).or(only);
         found.cloned().ok_or_else(|| Failure::new(BVK_ERR_LOAD, format!("the checkpoint has no file {original:?}")))
     }
 
-    /// The bytes of a region in the version that is being restored.
+    /// The length in bytes of a region in the version that is being restored.
     pub(super) fn size(&self, id: c_int) -> Outcome<u64> {
         let Phase::Restart(restarting) = &self.phase else {
             return Err(Failure::state("no restart is open: call VELOC_Restart_begin first"));
@@ -402,7 +403,7 @@ impl State {
         stored_bytes(&restarting.stored, &restarting.name, id)
     }
 
-    /// The bytes of a region in an announced version, or in the one that is being restored.
+    /// The length in bytes of a region in an announced version, or in the version that is being restored.
     pub(super) fn size_of(&self, version: c_int, id: c_int) -> Outcome<u64> {
         let version = names::version(version).map_err(Failure::argument)?;
         if let Some(series) = self.ahead.series_of(version) {
@@ -465,7 +466,7 @@ impl State {
                         let Open { session, gpus, stream, .. } = open;
                         // SAFETY: as the caller says.
                         let loaded = unsafe { load_region(restorer, region, session, gpus, *stream) };
-                        // A device that is gone is so for other copies, too.
+                        // If a device is gone, other copies cannot be loaded, either.
                         let loaded = loaded.map_err(|failure| Unloaded::Refused(failure.text))?;
                         loaded.map_err(|error| Unloaded::by(&error))?;
                     }
@@ -496,7 +497,7 @@ impl State {
         }
     }
 
-    /// Begins another attempt at the checkpoint that was restored in part.
+    /// Begins another attempt at a checkpoint of which parts have already been restored.
     fn again(&mut self, series: &str, version: u64, generation: u64) -> Outcome<Restart> {
         let gone = || Failure::new(BVK_ERR_RESTART, format!("version {version} of {series:?} is gone"));
         let mut attempt = self.open.session.start_restore(series, Want::Version(version))?.ok_or_else(gone)?;
@@ -518,7 +519,7 @@ impl State {
         }
     }
 
-    /// Ends a restart: `is_good` is what the application says.
+    /// Ends a restart. `is_good` is the application's verdict.
     pub(super) fn end_restart(&mut self, is_good: bool) -> Outcome<()> {
         if let Phase::Restart(Restarting { version, has_failed: true, .. }) = self.phase {
             self.leave_restart();
@@ -565,7 +566,7 @@ impl State {
             }
             Source::Ahead => Ok(()),
         };
-        // Who says no knows it.
+        // An application that rejects the version already knows why.
         if is_good { ended } else { Ok(()) }
     }
 
@@ -578,14 +579,14 @@ impl State {
         // SAFETY: as the caller says.
         let recovered = unsafe { self.recover(Ok(Mode::All), &[]) };
         if recovered.is_err() {
-            // It has failed on all ranks: there is nothing to agree on.
+            // The restart has failed on all ranks, so there is nothing to agree on.
             self.leave_restart();
             return recovered;
         }
         self.end_restart(true)
     }
 
-    /// Restores an announced version, whatever its name is.
+    /// Restores an announced version, whatever its name.
     ///
     /// # Safety
     /// As [`State::recover`].
@@ -600,13 +601,13 @@ impl State {
             Ok(series) => series,
             Err(failure) => return Err(self.refuse(failure)),
         };
-        // A series that VELOC has no name for begins with what its names cannot hold.
+        // A series whose name differs from VELOC's begins with `v-`, which no name of VELOC's contains.
         let name = series.strip_prefix("v-").unwrap_or(&series);
         // SAFETY: as the caller says.
         unsafe { self.restart(Ok(name), version) }
     }
 
-    /// Deletes all checkpoints of a name.
+    /// Deletes all checkpoints with a name.
     pub(super) fn cleanup(&mut self, name: Outcome<&str>) -> Outcome<()> {
         self.check_idle()?;
         let checked = name.and_then(|name| Ok((name, names::series(name).map_err(Failure::argument)?)));
@@ -614,17 +615,17 @@ impl State {
             Ok(checked) => checked,
             Err(failure) => return Err(self.refuse(failure)),
         };
-        // What is on its way is there before it is deleted; the list waits for it.
+        // Checkpoints that are being written are complete before they are deleted, because the list waits for them.
         let listed = match self.open.session.versions(&series) {
             Err(Error::Restart(error @ (RestartError::Session { .. } | RestartError::Refused { .. }))) => {
                 return Err(Error::Restart(error).into());
             }
             listed => listed.unwrap_or_default(),
         };
-        // A run that took over since owns the folders: only the root knows.
+        // A run that has since taken over owns the folders. Only the root knows of it.
         let superseded = self.open.session.engine().check_claim();
         self.open.session.agree("cleanup", Payload::None, superseded.err())?;
-        // Copies in node memory go with the session; until then they are not offered.
+        // Copies in node memory disappear with the session. Until then they are not offered.
         let refused = listed.into_iter().map(|info| (series.clone(), info.version, info.generation));
         self.refused.extend(refused.collect::<BTreeSet<_>>());
         self.pending.clear();
@@ -638,7 +639,7 @@ impl State {
         Ok(())
     }
 
-    /// Deletes the folders of a series that this rank looks after.
+    /// Deletes those folders of a series for which this rank is responsible.
     fn remove_durable(&self, series: &str) -> Result<(), String> {
         let engine = self.open.session.engine();
         let identity = engine.identity();
@@ -655,7 +656,7 @@ impl State {
     }
 }
 
-/// The regions of a shard and their bytes.
+/// The regions of a shard, with their lengths in bytes.
 fn list(restorer: &mut Attempt) -> Result<BTreeMap<String, u64>, Unloaded> {
     let unloaded = |error| Unloaded::by(&error);
     let mut found = BTreeMap::new();
@@ -666,7 +667,7 @@ fn list(restorer: &mut Attempt) -> Result<BTreeMap<String, u64>, Unloaded> {
     Ok(found)
 }
 
-/// The bytes of a stored region, first of the group of that name.
+/// The length in bytes of a stored region. The region in the group with that name takes precedence.
 fn stored_bytes(stored: &BTreeMap<String, u64>, name: &str, id: c_int) -> Outcome<u64> {
     let found = stored.get(&names::region(Some(name), id)).or_else(|| stored.get(&names::region(None, id)));
     found.copied().ok_or_else(|| Failure::new(BVK_ERR_LOAD, format!("region {id} is not in the checkpoint")))

@@ -1,4 +1,4 @@
-//! The state of this process: one session, the regions that are protected on it, and where it is between begin and end.
+//! The state of this process: a session, the regions that are protected on it, and the checkpoint or restart that is open.
 
 use super::ahead::Ahead;
 use super::checkpoint::Begun;
@@ -24,46 +24,46 @@ use std::ffi::{c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The tree of routed files in the scratch directory.
+/// The folder of routed files in the scratch directory.
 const FILES: &str = "veloc-files";
 
-/// Where the calls are.
+/// What is open between two calls.
 pub(super) enum Phase {
     Idle,
     Checkpoint(Begun),
     Restart(Restarting),
 }
 
-/// A checkpoint of ours that was looked at: series, version, generation.
+/// A checkpoint of Bivouac's that was looked at: its series, version and generation.
 pub(super) type Key = (String, u64, u64);
 
 /// Everything that belongs to one `VELOC_Init`.
 pub(super) struct State {
     pub open: Open,
     pub settings: Settings,
-    /// The rank in the names of VELOC's own files; for a process alone its number.
+    /// The rank in the names of VELOC's own files. For a process alone, this is its number.
     pub old_rank: u32,
-    /// How many ranks may have written a version of VELOC's own; a process alone does not say.
+    /// The maximum number of ranks that may have written one of VELOC's own versions; `None` for a process alone, where it is unknown.
     pub old_ranks: Option<u32>,
     /// The protected regions by group.
     groups: BTreeMap<Option<String>, Regions>,
     pub phase: Phase,
     /// Captured checkpoints that are not yet known to be safe.
     pub pending: Vec<Pending>,
-    /// Versions that a restart has refused; they are not offered again.
+    /// Versions that a restart has refused, and which are not offered again.
     pub refused: BTreeSet<Key>,
-    /// Series and versions that are refused likewise, for VELOC's own files.
+    /// Series and versions of VELOC's own files that are refused likewise.
     pub refused_old: BTreeSet<(String, u64)>,
     /// Checkpoints that were read and found undamaged when they were offered.
     pub verified: BTreeSet<Key>,
-    /// The last of these, in node memory.
+    /// The last verified checkpoint, in node memory.
     pub kept: Option<(CheckpointKey, Source)>,
-    /// Bytes of routed files in the checkpoint that had most of them.
+    /// The number of bytes of routed files, of the checkpoint that had most.
     pub routed: u64,
     pub ahead: Ahead,
 }
 
-/// Reads the settings of a configuration file, the environment, and a file of ours.
+/// Reads the settings from VELOC's configuration file, the environment, and a Bivouac file.
 ///
 /// # Safety
 /// `path` is NULL or ends with zero.
@@ -85,13 +85,13 @@ unsafe fn configure(path: *const c_char) -> Result<(Settings, Config), String> {
     Ok((settings, config))
 }
 
-/// Reports missing settings as an error, after all ranks have been told; `single`: the number of a process on its own.
+/// Reports missing settings as an error, after all ranks have been told. `single` is the number of a process that is alone.
 fn agreed(session: Session, settings: Option<Settings>, single: Option<u32>) -> Outcome<State> {
     let settings = settings.ok_or_else(|| Failure::state("a session was opened without its settings"))?;
     let identity = session.engine().identity();
     let (rank, ranks) = (identity.rank.0, identity.size);
     let mut open = Open::new(session);
-    // VELOC's ranks protect what they like.
+    // Each of VELOC's ranks protects whatever it wants.
     open.own_regions = true;
     Ok(State {
         open,
@@ -134,7 +134,7 @@ impl State {
         let configured = unsafe { configure(path) };
         let (settings, mut config) = configured.map_err(|text| Failure::new(crate::status::BVK_ERR_OPEN, text))?;
         config.job.group.get_or_insert_with(|| format!("single-{id}"));
-        // SAFETY: the handle is a constant of the MPI library, and the call looks whether MPI can be used before it uses it.
+        // SAFETY: the handle is a constant of the MPI library, and the call checks whether MPI can be used before it uses it.
         let comm = unsafe { MpiComm::duplicate_raw(::mpi::ffi::RSMPI_COMM_SELF, &prepare_to_wait(Ok(&config))) };
         let session = match comm {
             Ok(comm) => Session::open_on_mpi(comm, Ok(config))?,
@@ -150,7 +150,7 @@ impl State {
         agreed(session, Some(settings), Some(id))
     }
 
-    /// Ends everything. With `drain` it waits for checkpoints that are being written.
+    /// Closes the session. If `drain` is true, it waits for checkpoints that are being written.
     pub(super) fn close(mut self, drain: bool) -> Outcome<()> {
         self.leave_restart();
         let mut unended = None;
@@ -171,7 +171,7 @@ impl State {
             other => other.map_err(Failure::from)?,
         }
         let refused = last.filter(|_| drain).and_then(|last| Some((failure_of(&last)?, last.version(), last.level())));
-        // Of one that a rank has given up at the call its end has told.
+        // If a rank gave up the checkpoint, the call that ended it has already said so.
         let refused = refused.filter(|(level, ..)| *level > Level::Captured);
         let refused = refused.map(|(level, version, reached)| {
             format!(
@@ -181,7 +181,7 @@ impl State {
         unended.or(refused).map_or(Ok(()), |text| Err(Failure::state(text)))
     }
 
-    /// Protects memory under a number. It replaces the region that had the number.
+    /// Protects memory under a number, and replaces the region that had this number.
     pub(super) fn protect(
         &mut self,
         group: Option<&str>,
@@ -198,7 +198,7 @@ impl State {
             bytes.ok_or_else(|| Failure::argument(format!("region {id}: {count} x {size} bytes are too many")))?;
         let region = Region::new(&names::region(group, id), data, BVK_U8, &[bytes])?;
         self.groups.entry(group.map(str::to_owned)).or_default().put(region);
-        // A checkpoint has the regions of no group and those of its own.
+        // A checkpoint saves the regions without a group and those of its own group.
         let own = group.is_some().then(|| self.groups.get(&group.map(str::to_owned))).flatten();
         let common = self.groups.get(&None);
         self.open.make_ready(common.into_iter().chain(own).map(Regions::room).sum());
@@ -219,19 +219,19 @@ impl State {
         self.groups.remove(&group.map(str::to_owned));
     }
 
-    /// The regions that belong to checkpoints of this name: those without a group, and those of a group of that name.
+    /// The regions that belong to checkpoints of this name: those without a group, and those of the group with that name.
     pub(super) fn regions(&self, name: &str) -> BTreeMap<String, Region> {
         let groups = [None, Some(name.to_owned())];
         let regions = groups.iter().filter_map(|group| self.groups.get(group)).flat_map(Regions::iter);
         regions.map(|region| (region.name.clone(), region.clone())).collect()
     }
 
-    /// The folders in which VELOC itself would have put files, nearest first.
+    /// The folders in which VELOC itself would have put its files, nearest first.
     pub(super) fn old_folders(&self) -> [PathBuf; 2] {
         [self.settings.scratch.clone(), self.settings.persistent.clone()]
     }
 
-    /// The folder of the files of one version that the application writes and reads itself.
+    /// The folder for those files of one version that the application itself writes and reads.
     pub(super) fn file_folder(&self, series: &str, version: u64) -> Folder {
         let identity = self.open.session.engine().identity();
         Folder::new(&self.settings.scratch, FILES, &identity.series(series), identity.rank, version)

@@ -1,4 +1,4 @@
-//! Times of day as people write them, in UTC: no time zone is ever guessed.
+//! Times of day as people write them, in UTC. The module never guesses a time zone.
 #![forbid(unsafe_code)]
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,21 +6,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The last second of the year 9999.
 pub const UTC_MAX: u64 = 253_402_300_799;
 
-/// Seconds since 1970, with a fraction, by this host's clock.
+/// Seconds since 1970 by this host's clock, with a fraction.
 pub fn unix_now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// A time as `YYYY-MM-DDTHH:MM:SSZ`, with its fraction cut off.
+/// A time as `YYYY-MM-DDTHH:MM:SSZ`, without its fraction of a second.
 pub fn utc(unix: f64) -> String {
-    // The conversion saturates, and sends what is no number to zero.
+    // The conversion saturates, and turns NaN into zero.
     let seconds = (unix as u64).min(UTC_MAX);
     let (year, month, day) = date(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a day counted from 1 January 1970.
+/// Year, month and day of a date that is given in days since 1 January 1970.
 fn date(days: u64) -> (u64, u64, u64) {
     // Years are counted from 1 March, so that a leap day is the last day of its year; eras are 400 years.
     let shifted = days + 719_468;
@@ -33,7 +33,7 @@ fn date(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// Seconds since 1970 of a time in UTC, exactly `YYYY-MM-DDTHH:MM:SSZ`; `None` for anything else.
+/// Seconds since 1970 of a UTC time written exactly as `YYYY-MM-DDTHH:MM:SSZ`; `None` for anything else.
 pub fn parse_utc(text: &str) -> Option<u64> {
     let bytes = text.as_bytes();
     let marks = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':'), (19, b'Z')];
@@ -50,7 +50,7 @@ pub fn parse_utc(text: &str) -> Option<u64> {
     (hour < 24 && minute < 60 && second < 60).then_some(days * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
-/// Days of the Gregorian calendar from 1 January 1970 to a date; `None` if there is no such date or it is earlier.
+/// Days of the Gregorian calendar from 1 January 1970 to a date; `None` if the date does not exist or is earlier.
 fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
     let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let lengths = [31, if is_leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
@@ -58,7 +58,7 @@ fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
     if year < 1970 || day == 0 || day > *lengths.get(month)? {
         return None;
     }
-    // Leap days of all years before this one, counted from year 1; there are 477 before 1970.
+    // The leap days of all years before this one, counted from year 1. There are 477 before 1970.
     let leap_days = |years: u64| years / 4 - years / 100 + years / 400;
     let before_year = (year - 1970) * 365 + leap_days(year - 1) - leap_days(1969);
     Some(before_year + lengths[..month].iter().sum::<u64>() + day - 1)
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn times_in_utc_become_seconds() {
-        // From `date -u -d … +%s`.
+        // The seconds are those that `date -u -d … +%s` prints.
         for (text, seconds) in [
             ("1970-01-01T00:00:00Z", 0),
             ("2000-02-29T23:59:59Z", 951_868_799),

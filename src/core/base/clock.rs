@@ -1,4 +1,4 @@
-//! Time as a value that can be replaced: the system's, or a simulated one.
+//! Time as a replaceable value: the system's time or a simulated one.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// A monotonic clock, read as the time since the clock was made.
 pub trait Clock: Send + Sync {
-    /// Time since the clock was made; never goes back.
+    /// The time since the clock was made. It never decreases.
     fn now(&self) -> Duration;
     /// Waits for about `pause`. A simulated clock advances instead.
     fn sleep(&self, pause: Duration);
@@ -31,7 +31,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when it is told to; shared by all ranks of a simulation.
+/// A clock that moves only when it is told to. All ranks of a simulation share it.
 #[derive(Default)]
 pub struct SimulatedClock(AtomicU64);
 

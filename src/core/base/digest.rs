@@ -1,12 +1,12 @@
 //! The block digest, and the capture loop that copies and hashes in one pass.
 //!
-//! Every block of every region carries a 128-bit digest ([`Digest`], id [`DIGEST_ID`] in the format). It guards against
-//! accidents, not against an adversary: whoever knows the keys, which are public here, can make two blocks of one digest. It
-//! runs at memory speed during a copy on a CPU and on a GPU, because its state is two plain sums: any number of lanes,
-//! warps, threads or pieces may each take some of a block and add up their [`Sums`].
+//! Every block of every region carries a 128-bit digest ([`Digest`], id [`DIGEST_ID`] in the format). The digest guards against accidents,
+//! not against an adversary: anyone who knows the keys, which are public here, can make two blocks with the same digest. It is computed at
+//! memory speed during a copy, on a CPU or a GPU, because its state is two plain sums: any number of lanes, warps, threads or pieces may
+//! each process a part of a block and add up their [`Sums`].
 //!
-//! A block is little-endian words of 64 bits, padded with zeros to whole pairs. With the key `k[w]` of word `w`, the pair
-//! `(a, b)` of words `w` and `w + 1` adds
+//! A block is a sequence of little-endian 64-bit words, padded with zeros to whole pairs. With the key `k[w]` of word `w`, the pair
+//! `(a, b)` of the words `w` and `w + 1` adds
 //!
 //! ```text
 //! product = (a + k[w]) * (b + k[w + 1])      (sums modulo 2^64, product of 128 bits)
@@ -14,18 +14,18 @@
 //! high   += product / 2^64                   (modulo 2^64)
 //! ```
 //!
-//! This is NH with words of 64 bits (Black, Halevi, Krawczyk, Krovetz, Rogaway: UMAC, CRYPTO 1999, section 4.2). Its authors prove for
-//! the sum modulo 2^128 that two different blocks of the same length agree under at most one in 2^64 choices of the keys, whatever
-//! the blocks are. Without the carry between the halves, which would need atomics of 128 bits on a GPU, the bound is one
-//! in 2^63. The proof needs each word to have a key of its own: keys that follow a formula in the position (an arithmetic progression,
-//! a polynomial, a row key plus a column key) let equal changes at regular distances cancel. The keys are the outputs of SplitMix64
-//! (Steele, Lea, Flood, OOPSLA 2014): each is computed from its position alone, in two products.
+//! This is NH with 64-bit words (Black, Halevi, Krawczyk, Krovetz, Rogaway: UMAC, CRYPTO 1999, section 4.2). Its authors prove for the sum
+//! modulo 2^128 that two different blocks of the same length agree under at most one in 2^64 choices of the keys, whatever the blocks are.
+//! A carry between the halves would need 128-bit atomics on a GPU; without this carry, the bound is one in 2^63. The proof needs a separate
+//! key for each word: with keys that follow a formula in the position (an arithmetic progression, a polynomial, a row key plus a column
+//! key), equal changes at regular distances cancel. The keys are the outputs of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), each of which
+//! is computed from its position alone, in two products.
 //!
-//! Four Feistel rounds turn the two sums and the length into the digest. For one length they are a permutation of 128 bits, so
-//! they add no collision, and each half of the digest depends on both sums.
+//! Four Feistel rounds turn the two sums and the length into the digest. For a given length they are a permutation of 128 bits. They
+//! therefore add no collision, and each half of the digest depends on both sums.
 //!
-//! [`copy_digest`] is the capture loop: it loads, hashes and stores past the cache (non-temporal stores) in one pass, because
-//! a second pass over memory would cost half as much again. [`digest_bytes`] only reads.
+//! [`copy_digest`] is the capture loop. It loads, hashes and stores past the cache (with non-temporal stores) in one pass, because a second
+//! pass over memory would cost half as much again. [`digest_bytes`] only reads.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -33,15 +33,16 @@ use std::sync::LazyLock;
 /// The id of this digest in headers. A new algorithm gets a new id; this one never changes.
 pub const DIGEST_ID: u32 = 1;
 
-/// Bytes of a pair of words, which one product mixes.
+/// The number of bytes of a pair of words, which one product mixes.
 pub(crate) const PAIR: usize = 16;
-/// Added to SplitMix64's state at each step: the odd 64-bit golden-ratio constant.
+/// The increment of SplitMix64's state at each step, the odd 64-bit golden-ratio constant.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// SplitMix64's state before the first key: the first 64 fractional bits of pi.
 const SEED: u64 = 0x243f_6a88_85a3_08d3;
-/// One constant for each round of the finish: the next fractional bits of pi.
+/// A constant for each round of the finish: the next fractional bits of pi.
 const ROUNDS: [u64; 4] = [0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89, 0x4528_21e6_38d0_1377];
-/// Words whose keys are kept: those of the largest block that the format knows, 1 MiB. A longer text computes the others.
+/// The number of words whose keys are kept. It suffices for the largest block of the format, 1 MiB. The other keys of a
+/// longer text are computed.
 const KEPT: usize = (1 << 20) / 8;
 
 /// The keys of the first [`KEPT`] words.
@@ -52,7 +53,7 @@ fn key(word: u64) -> u64 {
     mix(SEED.wrapping_add(word.wrapping_add(1).wrapping_mul(STEP)))
 }
 
-/// A number for each byte of a block: odd, and another one for each.
+/// Returns the weight of a byte by its position in a block: an odd number, different for each position.
 #[inline]
 pub(crate) fn weight(at: usize) -> u64 {
     let word = at / 8;
@@ -84,7 +85,8 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// What a part of a block adds to the block's digest. The sums of parts add up, in any order, to those of the whole.
+/// The contribution of a part of a block to the block's digest. The sums of the parts, added up in any order, are the
+/// sums of the whole block.
 ///
 /// ```
 /// use bivouac_core::base::digest::{Sums, digest_bytes};
@@ -102,8 +104,8 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Adds `bytes`, which are `offset` bytes after the start of the block. Only the part that ends the block may have a
-    /// length that is not a multiple of 16.
+    /// Adds `bytes`, which begin `offset` bytes after the start of the block. Only the last part of the block may have a length that is not
+    /// a multiple of 16.
     ///
     /// # Panics
     /// If `offset` is not a multiple of 16.
@@ -114,11 +116,11 @@ impl Sums {
         }
     }
 
-    /// Adds bytes as [`Sums::add`] does, and copies them to `target`. It writes past the cache, as [`copy_digest`] does, if there are
-    /// enough of them.
+    /// Adds bytes as [`Sums::add`] does, and copies them to `target`. If there are enough bytes, the copy bypasses the cache, as in
+    /// [`copy_digest`].
     ///
     /// # Panics
-    /// As [`Sums::add`], and if the two slices differ in length.
+    /// Panics as [`Sums::add`] does, and if the two slices differ in length.
     #[inline]
     pub fn add_copying(&mut self, offset: u64, bytes: &[u8], target: &mut [u8]) {
         assert_eq!(bytes.len(), target.len(), "add_copying: lengths differ");
@@ -129,12 +131,13 @@ impl Sums {
         }
     }
 
-    /// [`Sums::add_copying`] of the rows of two parts of a block at once, some of either in turn: with a single place, memory is not as
-    /// fast as it can be. Each part begins `offset` bytes after the start of the block; its rows go one after the other to its target.
+    /// Does the same as [`Sums::add_copying`] for the rows of two parts of a block, alternating between the parts, because memory is not
+    /// used at full speed with a single stream. Each part begins `offset` bytes after the start of the block. Its rows are copied to its
+    /// target one after the other.
     ///
     /// # Panics
-    /// As [`Sums::add_copying`]; if the parts differ in number or length of rows; if a row is not inside its memory, or has a length that
-    /// is not a multiple of 16.
+    /// Panics as [`Sums::add_copying`] does; if the parts differ in the number or length of their rows; or if a row is not inside its
+    /// memory, or its length is not a multiple of 16.
     pub fn add_copying_rows(&mut self, parts: [(u64, EqualRows<'_>, &mut [u8]); 2]) {
         let [(one_at, one, one_to), (two_at, two, two_to)] = parts;
         assert!(one.row == two.row && one.count == two.count, "add_copying_rows: the parts differ");
@@ -148,7 +151,7 @@ impl Sums {
         let keys = [keys_from(one_at), keys_from(two_at)];
         #[cfg(target_arch = "x86_64")]
         if x86::is_there() && keys.iter().all(|keys| 8 * keys.len() >= one_to.len()) {
-            // SAFETY: the features were just detected; rows, targets and keys are as many as was just looked at.
+            // SAFETY: the features were just detected; the number of rows, targets and keys was just checked.
             unsafe { x86::copy_sum_rows([one, two], [one_to, two_to], keys, self) };
             return;
         }
@@ -159,24 +162,24 @@ impl Sums {
         }
     }
 
-    /// It, for a message.
+    /// The sums, for a message.
     pub(crate) fn to_bytes(self) -> [u8; 16] {
         u128::from(self.low).wrapping_add(u128::from(self.high) << 64).to_le_bytes()
     }
 
-    /// What [`Sums::to_bytes`] gave.
+    /// The sums from the result of [`Sums::to_bytes`].
     pub(crate) fn of_bytes(bytes: &[u8; 16]) -> Sums {
         let both = u128::from_le_bytes(*bytes);
         Sums { low: both as u64, high: (both >> 64) as u64 }
     }
 
-    /// Adds what another part of the block adds.
+    /// Adds the sums of another part of the block.
     pub fn merge(&mut self, other: Sums) {
         self.low = self.low.wrapping_add(other.low);
         self.high = self.high.wrapping_add(other.high);
     }
 
-    /// The plain loop.
+    /// The loop without special instructions.
     fn add_rest(&mut self, offset: u64, bytes: &[u8]) {
         let first = offset / 8;
         let kept = (KEPT as u64).saturating_sub(first).min(bytes.len() as u64 / 8) as usize & !1;
@@ -193,7 +196,7 @@ impl Sums {
         }
     }
 
-    /// Takes out again what [`Sums::add`] of the same bytes added.
+    /// Removes what [`Sums::add`] added for the same bytes.
     pub fn remove(&mut self, offset: u64, bytes: &[u8]) {
         let mut part = Sums::default();
         part.add(offset, bytes);
@@ -201,7 +204,7 @@ impl Sums {
         self.high = self.high.wrapping_sub(part.high);
     }
 
-    /// Adds whole pairs: `bytes` are as many words as there are keys.
+    /// Adds whole pairs. `bytes` has as many words as there are keys.
     #[inline(always)]
     fn add_pairs(&mut self, bytes: &[u8], keys: &[u64]) {
         for (pair, keys) in bytes.chunks_exact(PAIR).zip(keys.chunks_exact(2)) {
@@ -230,15 +233,15 @@ impl Sums {
 /// Rows of equal length at regular distances.
 #[derive(Clone, Copy)]
 pub struct EqualRows<'m> {
-    /// Where they lie.
+    /// The memory that contains the rows.
     pub memory: &'m [u8],
-    /// Where the first one begins there, in bytes.
+    /// The offset of the first row in that memory, in bytes.
     pub first: usize,
-    /// Bytes of a row.
+    /// The length of a row, in bytes.
     pub row: usize,
-    /// From the begin of one to that of the next, in bytes.
+    /// The distance between the starts of two consecutive rows, in bytes.
     pub step: usize,
-    /// How many there are.
+    /// The number of rows.
     pub count: usize,
 }
 
@@ -247,7 +250,7 @@ impl EqualRows<'_> {
         &self.memory[self.first + number * self.step..][..self.row]
     }
 
-    /// Where the last one ends.
+    /// Where the last row ends.
     fn end(&self) -> usize {
         self.first + self.count.saturating_sub(1) * self.step + self.row
     }
@@ -278,8 +281,8 @@ pub fn copy_digest(source: &[u8], target: &mut [u8]) -> Digest {
     copy_digest_before(source, target, source.as_ptr_range().end)
 }
 
-/// As [`copy_digest`], where what is copied next does not begin at the end of `source` but at `next`: its first bytes are brought into
-/// the cache while the last ones of `source` are copied. Nothing is read there, so any address will do.
+/// The same as [`copy_digest`], if the next copy begins at `next` and not at the end of `source`: the first bytes at `next` are brought
+/// into the cache while the last bytes of `source` are copied. The function reads nothing there, so any address is valid.
 pub(crate) fn copy_digest_before(source: &[u8], target: &mut [u8], next: *const u8) -> Digest {
     assert_eq!(source.len(), target.len(), "copy_digest: lengths differ");
     let mut sums = Sums::default();
@@ -289,7 +292,7 @@ pub(crate) fn copy_digest_before(source: &[u8], target: &mut [u8], next: *const 
     sums.finish(source.len() as u64)
 }
 
-/// Copies past the cache without a digest. [`store_fence`] comes before anybody else is told of the copy.
+/// Copies past the cache without a digest. [`store_fence`] must come before any other thread learns of the copy.
 #[doc(hidden)]
 pub fn copy_streaming(source: &[u8], target: &mut [u8]) {
     assert_eq!(source.len(), target.len(), "copy_streaming: lengths differ");
@@ -302,7 +305,8 @@ pub fn copy_streaming(source: &[u8], target: &mut [u8]) {
     target.copy_from_slice(source);
 }
 
-/// Fills with zeros past the cache: memory that is not read soon need not be read to be written. [`store_fence`] as for [`copy_digest`].
+/// Fills with zeros past the cache, so that memory that is not read soon need not be read before it is written. [`store_fence`] is needed,
+/// as for [`copy_digest`].
 pub(crate) fn zero_streaming(target: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     if x86::is_there() {
@@ -326,14 +330,14 @@ pub fn store_fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// The keys of what stands `offset` bytes after the begin of a block, as far as they are kept.
+/// The kept keys of the words that begin `offset` bytes after the start of a block or later.
 #[inline]
 fn keys_from(offset: u64) -> &'static [u64] {
     assert!(offset.is_multiple_of(PAIR as u64), "a part of a block begins at byte {offset}, inside a pair");
     KEYS.get((offset / 8) as usize..).unwrap_or(&[])
 }
 
-/// Adds what the processor's own loop takes of the begin of a part of a block, and says how much that was.
+/// Adds the bytes at the start of a part of a block that the processor's own loop can process, and returns their number.
 #[inline]
 fn whole_units(bytes: &[u8], keys: &[u64], sums: &mut Sums) -> usize {
     #[cfg(target_arch = "x86_64")]
@@ -345,7 +349,7 @@ fn whole_units(bytes: &[u8], keys: &[u64], sums: &mut Sums) -> usize {
     0
 }
 
-/// As [`whole_units`], and copies them.
+/// Does the same as [`whole_units`], and copies the bytes.
 #[inline]
 fn copy_whole_units(source: &[u8], target: &mut [u8], next: *const u8, keys: &[u64], sums: &mut Sums) -> usize {
     #[cfg(target_arch = "x86_64")]
@@ -359,8 +363,8 @@ fn copy_whole_units(source: &[u8], target: &mut [u8], next: *const u8, keys: &[u
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The loops for processors with AVX2 and BMI2. Sums are scalar (there is no vector product of 64 bits); only loads
-    //! ahead and stores past the cache need intrinsics.
+    //! The loops for processors with AVX2 and BMI2. The sums are scalar, because there is no vector product of 64 bits. Only prefetching
+    //! and stores past the cache need intrinsics.
 
     use super::{EqualRows, Sums};
     use core::arch::x86_64::*;
@@ -368,21 +372,22 @@ mod x86 {
 
     /// Bytes of a cache line.
     pub const LINE: usize = 64;
-    /// What is summed and then copied at a time: few enough bytes to be still in the first cache and in the load
-    /// buffers' reach, enough of them that stores past the cache come in bursts. Measured on 16 cores at once and on one
-    /// alone, 128 MiB each, against memcpy: line by line 0.77 and 0.95, 512 bytes 0.77 to 0.80 and 0.68, whole pages 0.86 and 0.82.
+    /// The number of bytes that are summed and then copied at a time. It is small enough for the bytes to be still in the first-level cache
+    /// and in reach of the load buffers, and large enough for stores past the cache to come in bursts. Measured on 16 cores at once and on
+    /// a single core, with 128 MiB each, the times relative to memcpy are 0.77 and 0.95 line by line, 0.77 to 0.80 and 0.68 with 512 bytes,
+    /// and 0.86 and 0.82 with whole pages.
     const UNIT: usize = 8 * LINE;
     const PAGE: usize = 4096;
-    /// Two pages are walked side by side: sequential streams leave memory channels idle, and memcpy does the same.
-    /// Measured with two processes at once, 256 MiB each, against memcpy: one stream 1.11 to 1.13, two 0.97 to 0.99,
-    /// four 0.98 to 0.99, eight 0.96 to 1.00.
+    /// The number of pages that are processed side by side. Sequential streams leave memory channels idle, and memcpy interleaves pages,
+    /// too. Measured with two processes at once, 256 MiB each, the times relative to memcpy are 1.11 to 1.13 with one stream, 0.97 to 0.99
+    /// with two, 0.98 to 0.99 with four and 0.96 to 1.00 with eight.
     const PAGES: usize = 2;
-    /// How far ahead of the loads the cache is told: the next pair of pages. At the end of a block, that is the start of the next one,
-    /// which may be elsewhere: 10,000 scattered regions of 4 to 64 KiB then take 1.15 of memcpy, and 1.43 if the cache is told about the
-    /// memory after each.
+    /// The distance between a prefetch and the loads: the next pair of pages. At the end of a block, the start of the next block is
+    /// prefetched, which may be elsewhere. 10,000 scattered regions of 4 to 64 KiB then take 1.15 times as long as with memcpy, and 1.43
+    /// times if the memory after each region is prefetched instead.
     const AHEAD: usize = PAGES * PAGE;
 
-    /// How lines are stored: not at all, past the cache in 32 or 16 aligned bytes, or through the cache anywhere.
+    /// How lines are stored: not at all; past the cache in 32 or 16 aligned bytes; or through the cache at any address.
     const NONE: u8 = 0;
     const STREAM_32: u8 = 1;
     const STREAM_16: u8 = 2;
@@ -405,7 +410,7 @@ mod x86 {
     #[target_feature(enable = "avx2,bmi2")]
     pub unsafe fn copy_sum(source: &[u8], target: &mut [u8], next: *const u8, keys: &[u64], sums: &mut Sums) -> usize {
         let to = target.as_mut_ptr();
-        // Large allocations start 16 bytes after a page, so the middle case is that of most application arrays.
+        // Large allocations start 16 bytes after a page boundary, so most application arrays take the middle case.
         // SAFETY: `to` is writable for the length of `source`, and each variant gets the alignment that its stores need.
         unsafe {
             match to.addr() {
@@ -417,15 +422,15 @@ mod x86 {
     }
 
     /// # Safety
-    /// The processor has AVX2 and BMI2. Both parts have as many rows, of the same length, a multiple of 16; the rows are inside their
-    /// memory, and as many bytes as
-    /// their target, for which there are keys.
+    /// The processor has AVX2 and BMI2. Both parts have the same number of rows, of the same length, which is a multiple of 16. The rows
+    /// are inside their memory, and each part has as many bytes in its rows as in its target, with keys for all of them.
     #[target_feature(enable = "avx2,bmi2")]
     pub unsafe fn copy_sum_rows(rows: [EqualRows<'_>; 2], targets: [&mut [u8]; 2], keys: [&[u64]; 2], sums: &mut Sums) {
         let to = targets.map(<[u8]>::as_mut_ptr);
         let are_all =
             |bytes: usize| rows[0].row.is_multiple_of(bytes) && to.iter().all(|to| to.addr().is_multiple_of(bytes));
-        // SAFETY: both are writable for all their rows, and each variant gets the alignment that its stores need, also where a later row begins.
+        // SAFETY: both targets are writable for all their rows, and each variant has the alignment that its stores need, including where a
+        // later row begins.
         unsafe {
             match () {
                 () if are_all(32) => run_rows::<STREAM_32>(rows, to, keys, sums),
@@ -450,7 +455,7 @@ mod x86 {
         target[whole..].copy_from_slice(&source[whole..]);
     }
 
-    /// Calls `with` for the units of `length` bytes, a multiple of a line, in the order in which memory likes them.
+    /// Calls `with` for the units of `length` bytes, which is a multiple of a line, in the order that suits memory best.
     #[inline(always)]
     fn each_unit(length: usize, mut with: impl FnMut(Range<usize>)) {
         let paired = length / AHEAD * AHEAD;
@@ -480,8 +485,8 @@ mod x86 {
         rest.fill(0);
     }
 
-    /// Adds (and stores) whole lines of `source` as far as there are keys, and says how many bytes that was. `next` is what will be read
-    /// after `source`.
+    /// Adds (and stores) the whole lines of `source` for which there are keys, and returns their number of bytes. `next` is what will be
+    /// read after `source`.
     ///
     /// # Safety
     /// The processor has AVX2 and BMI2. `target` is writable for the length of `source`, does not overlap it, and is aligned as
@@ -511,10 +516,11 @@ mod x86 {
         whole
     }
 
-    /// [`run`] of the rows of two parts, a unit of either in turn.
+    /// Does the same as [`run`] for the rows of two parts, alternating between them unit by unit.
     ///
     /// # Safety
-    /// As [`copy_sum_rows`]; both targets do not overlap the rows, and are aligned as `STORES` needs it where each row begins.
+    /// The same as for [`copy_sum_rows`]. In addition, neither target overlaps the rows, and both are aligned as `STORES` needs it where
+    /// each row begins.
     #[target_feature(enable = "avx2,bmi2")]
     unsafe fn run_rows<const STORES: u8>(
         rows: [EqualRows<'_>; 2],
@@ -548,8 +554,8 @@ mod x86 {
         *sums = found;
     }
 
-    /// Adds a unit, line by line. The load ahead in the loop also keeps the compiler from gathering the products of several
-    /// lines in vectors, which took twice as long.
+    /// Adds a unit, line by line. The prefetch in the loop also keeps the compiler from combining the products of several lines in vectors,
+    /// which took twice as long.
     #[inline(always)]
     fn add(bytes: &[u8], mut ahead: *const u8, keys: &[u64], sums: &mut Sums) {
         for (line, keys) in bytes.as_chunks::<LINE>().0.iter().zip(keys.as_chunks::<8>().0) {
@@ -559,7 +565,7 @@ mod x86 {
         }
     }
 
-    /// Tells the cache of a line that will be read.
+    /// Prefetches a line that will be read.
     #[inline(always)]
     fn look_ahead(line: *const u8) {
         // SAFETY: a prefetch may name any address.
@@ -572,8 +578,8 @@ mod x86 {
     #[target_feature(enable = "avx2")]
     unsafe fn store<const STORES: u8>(bytes: &[u8], to: *mut u8) {
         for (index, line) in bytes.chunks_exact(LINE).enumerate() {
-            // SAFETY: twice 32 or four times 16 bytes are one line, which is read inside `line` and written inside the
-            // target; loads and the last kind of stores need no alignment, that of the others is the caller's promise.
+            // SAFETY: twice 32 or four times 16 bytes are one line, which is read inside `line` and written inside the target. Loads and
+            // stores of the last kind need no alignment; the alignment for the other kinds is the caller's promise.
             unsafe {
                 let data = [_mm256_loadu_si256(line.as_ptr().cast()), _mm256_loadu_si256(line.as_ptr().add(32).cast())];
                 let to = to.add(index * LINE);
@@ -608,7 +614,7 @@ mod tests {
         (0..length).map(|_| rng.next_u64() as u8).collect()
     }
 
-    /// The definition, word by word.
+    /// Computes the digest by its definition, word by word.
     fn reference(bytes: &[u8]) -> Digest {
         let mut words: Vec<u64> =
             bytes.chunks(8).map(|chunk| word(&[chunk, &[0; 8][chunk.len()..]].concat())).collect();
@@ -634,13 +640,13 @@ mod tests {
             let mut sums = Sums::default();
             sums.add(0, &bytes);
             assert_eq!(sums.finish(length as u64), expected, "length {length}");
-            // In two parts, the second of which is copied.
+            // The block is added in two parts, the second of which is copied.
             let (cut, mut copied) = (length / 2 / PAIR * PAIR, vec![0; length]);
             let mut sums = Sums::default();
             sums.add_copying(cut as u64, &bytes[cut..], &mut copied[cut..]);
             sums.add(0, &bytes[..cut]);
             assert_eq!((sums.finish(length as u64), &copied[cut..]), (expected, &bytes[cut..]), "length {length}");
-            // Aligned and unaligned targets take different bodies.
+            // Aligned and unaligned targets use different loops.
             let mut room = vec![0u8; length + 128];
             let aligned = room.as_ptr().align_offset(64);
             for shift in [aligned, aligned + 1, aligned + 16, aligned + 32] {
@@ -699,8 +705,8 @@ mod tests {
         assert_ne!(digest_bytes(&[]), digest_bytes(&[0; 64]));
     }
 
-    /// Four cells of 2.0 at the corners of a rectangle in a field of zeros had the digest of zeros under the first digest, whose keys were an
-    /// arithmetic progression.
+    /// Four cells of 2.0 at the corners of a rectangle, in a field of zeros, had the same digest as a field of zeros under the first digest
+    /// of this project, whose keys were an arithmetic progression.
     #[test]
     fn a_rectangle_in_a_field_of_zeros_is_seen() {
         let zeros = digest_bytes(&[0; 4096]).0;

@@ -1,10 +1,10 @@
-//! Identities: who (ranks), when (generations, versions, operations) and how safe (levels).
+//! Identities: ranks (who), generations, versions and operations (when), and levels (how safe).
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A rank within a session's group (the communicator that the session was opened on).
+/// A rank within a session's group, which is the communicator on which the session was opened.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
 pub struct Rank(pub u32);
 
@@ -12,7 +12,7 @@ impl Rank {
     /// The rank that decides for the group.
     pub const ROOT: Rank = Rank(0);
 
-    /// The rank as an index into per-rank tables.
+    /// The rank as an index into tables by rank.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -30,7 +30,7 @@ impl fmt::Debug for Rank {
     }
 }
 
-/// Number of a run of a job on a store; it grows by at least one with every run.
+/// The number of a run of a job on a store. It grows by at least one with every run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, Default)]
 pub struct Generation(pub u64);
 
@@ -40,7 +40,7 @@ impl fmt::Display for Generation {
     }
 }
 
-/// Random identity of a run: tells two runs apart that somehow hold the same generation number.
+/// The random identity of a run. It distinguishes two runs that accidentally have the same generation number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
 pub struct Incarnation(pub [u8; 16]);
 
@@ -73,24 +73,23 @@ impl std::str::FromStr for Incarnation {
     }
 }
 
-/// The 64-bit hash (XXH3) by which names and calls are compared: slots of the segment carry that of their series, segment
-/// headers those of job and group, ballots that of the call. Whoever writes one and whoever looks for it use this.
+/// The 64-bit hash (XXH3) by which names and calls are compared. Slots of the segment carry the hash of their series, segment headers those
+/// of job and group, and ballots that of the call. Every writer and every reader of such a hash uses this function.
 pub fn text_hash(text: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(text.as_bytes())
 }
 
-/// Which checkpoint of one name: ordered by generation, then version, then operation.
+/// Identifies a checkpoint of one name. Keys are ordered by generation, then version, then operation.
 ///
-/// The operation number is the position of the collective call within its session. It makes the key
-/// unique when an application takes the same version twice within one run, so that the second attempt
-/// never writes over the files of the first.
+/// The operation number is the position of the collective call within its session. It makes the key unique if an application takes the same
+/// version twice within one run, so that the second attempt never overwrites the files of the first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, Default)]
 pub struct CheckpointKey {
-    /// The run that took it.
+    /// The run that took the checkpoint.
     pub generation: Generation,
-    /// The application's number for it, for example the time step.
+    /// The application's number for the checkpoint, for example the time step.
     pub version: u64,
-    /// The collective operation within that run.
+    /// The position of the collective operation within that run.
     pub operation: u64,
     /// The run's random identity.
     pub incarnation: Incarnation,
@@ -102,7 +101,7 @@ impl CheckpointKey {
         format!("g{:06}-v{:010}-o{:06}", self.generation.0, self.version, self.operation)
     }
 
-    /// Reads a folder name back: generation, version and operation (a name holds no incarnation).
+    /// Reads a folder name back, and returns generation, version and operation. (A name holds no incarnation.)
     pub fn parse_folder(name: &str) -> Option<(Generation, u64, u64)> {
         let mut parts = name.split('-');
         let generation = parts.next()?.strip_prefix('g')?.parse().ok()?;
@@ -118,26 +117,26 @@ impl fmt::Display for CheckpointKey {
     }
 }
 
-/// How a stretch of a run began, from one restart to the next: which checkpoint was restored, and when.
+/// How a stretch of a run, from one restart to the next, began: which checkpoint was restored, and when.
 ///
-/// A run may go back to the same checkpoint twice. The checkpoints that it took between the two are left behind, although
-/// they descend from the same one: only the operation of the restart tells the stretches apart.
+/// A run may go back to the same checkpoint twice. The checkpoints that it took in between are then left behind, although they descend from
+/// that checkpoint, too. Only the operation of the restart distinguishes the two stretches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Origin {
-    /// The run that took the checkpoint that was restored.
+    /// The run that took the restored checkpoint.
     pub generation: Generation,
-    /// Its version.
+    /// The version of that checkpoint.
     pub version: u64,
-    /// Its operation within that run.
+    /// The operation of that checkpoint within its run.
     pub operation: u64,
-    /// The last operation of the restart, within the run that made it.
+    /// The last operation of the restart, within the run that made the restart.
     pub restart: u64,
 }
 
-/// What a committed checkpoint survives. Ordered: a higher level survives more.
+/// What a committed checkpoint survives. Levels are ordered: a higher level survives more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Level {
-    /// The application's data is safe from its own next write; the checkpoint survives nothing yet.
+    /// The application's next write can no longer damage the captured data. The checkpoint survives nothing yet.
     Captured,
     /// The death of processes: all shards are in node memory.
     Process,

@@ -1,11 +1,11 @@
-//! Where log lines go: to the program's logger, or, if it has none, to standard error.
+//! Decides where log lines go: to the program's logger or, if it has none, to standard error.
 //!
-//! Bivouac logs through the `log` crate, whose logger a program sets once. A library that sets one takes that
-//! choice away, so none is set here: as long as a program has none, or one that lets nothing through, lines up to our own level are
-//! written to standard error. A configuration chooses the level (`configure`), or the program itself (`decide`);
-//! before that nothing is written, so that tools and tests get only the lines that they ask for.
+//! Bivouac logs through the `log` crate, whose logger a program sets once. A library that sets a logger takes this choice away from the
+//! program, so Bivouac sets none. While a program has no logger, or one that lets nothing through, lines up to Bivouac's own level are
+//! written to standard error. A configuration (`configure`) or the program itself (`decide`) chooses this level. Before that nothing is
+//! written, so that tools and tests receive only the lines that they ask for.
 //!
-//! A module that says something imports this one, and writes `log::warn!` as it would with the crate.
+//! A module that logs imports this module and writes `log::warn!` as with the crate.
 #![forbid(unsafe_code)]
 
 use super::calendar::{unix_now, utc};
@@ -19,22 +19,22 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 pub use ::log::Level;
 
-/// The target of the lines that a session writes for people when it opens and when it closes.
+/// The target of the lines for people that a session writes when it opens and when it closes.
 pub const SUMMARY: &str = "bivouac::summary";
 
-/// What is written to standard error where the program has no logger.
+/// What is written to standard error if the program has no logger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     /// Nothing.
     Off,
     /// Errors.
     Error,
-    /// Warnings too, and one line when a session opens and one when it closes.
+    /// Errors and warnings, one line when a session opens and one when it closes.
     #[default]
     Warn,
-    /// Events too.
+    /// These lines and events.
     Info,
-    /// Details too.
+    /// These lines and details.
     Debug,
     /// Everything.
     Trace,
@@ -50,26 +50,26 @@ impl LogLevel {
         (LogLevel::Trace, "trace"),
     ];
 
-    /// By its name in configurations.
+    /// Finds a level by its name in configurations.
     pub fn of(name: &str) -> Option<LogLevel> {
         LogLevel::NAMES.into_iter().find(|(_, known)| *known == name).map(|(level, _)| level)
     }
 
-    /// Its name in configurations.
+    /// The level's name in configurations.
     pub fn name(self) -> &'static str {
         LogLevel::NAMES.into_iter().find(|(level, _)| *level == self).map_or("off", |(_, name)| name)
     }
 }
 
-/// Nobody has chosen a level so far: nothing is written.
+/// The value while nobody has chosen a level. Nothing is written then.
 const UNASKED: u8 = u8::MAX;
 /// A [`LogLevel`], or [`UNASKED`].
 static LEVEL: AtomicU8 = AtomicU8::new(UNASKED);
-/// The program has said what is written, whatever configurations say.
+/// Whether the program has decided what is written, whatever configurations say.
 static IS_DECIDED: AtomicBool = AtomicBool::new(false);
 
-/// Has lines of at least the importance `level` written to standard error, unless the program has a logger; later
-/// configurations change nothing.
+/// Chooses that lines of at least the importance `level` are written to standard error, unless the program has a logger. Later
+/// configurations do not change this.
 ///
 /// Local, never waits, any thread.
 pub fn decide(level: LogLevel) {
@@ -77,7 +77,7 @@ pub fn decide(level: LogLevel) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
-/// As [`decide`], for what a configuration says.
+/// Does the same as [`decide`] for the level of a configuration, unless the program has decided.
 #[cfg(any(test, feature = "mpi"))]
 pub(crate) fn configure(level: LogLevel) {
     if !IS_DECIDED.load(Ordering::Relaxed) {
@@ -85,32 +85,32 @@ pub(crate) fn configure(level: LogLevel) {
     }
 }
 
-/// Warnings that are kept until somebody takes them, at most.
+/// The maximum number of warnings that are kept until they are taken.
 const KEPT_MAX: usize = 256;
 
-/// A warning, or an error.
+/// A warning or an error that was kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
-    /// When, in seconds since 1970.
+    /// The time of the line, in seconds since 1970.
     pub unix: f64,
-    /// Which of both.
+    /// Whether the line is a warning or an error.
     pub level: Level,
-    /// The line.
+    /// The text of the line.
     pub text: String,
 }
 
-/// Somebody takes warnings.
+/// Whether warnings are kept.
 static KEEPS: AtomicBool = AtomicBool::new(false);
 static KEPT: Lock<VecDeque<Kept>> = Lock::unordered(VecDeque::new());
 
-/// From now on warnings and errors of this process are kept for [`take_kept`], the newest 256, whether or not anybody hears them.
+/// Makes this process keep its newest 256 warnings and errors for [`take_kept`], whether or not any of them are written.
 ///
 /// Local, never waits, any thread.
 pub(crate) fn keep() {
     KEEPS.store(true, Ordering::Relaxed);
 }
 
-/// Those that nobody has taken, the oldest first.
+/// Returns the kept lines that have not been taken yet, oldest first.
 ///
 /// Local, never waits, any thread.
 pub(crate) fn take_kept() -> Vec<Kept> {
@@ -121,14 +121,14 @@ fn is_kept(level: Level) -> bool {
     level <= Level::Warn && KEEPS.load(Ordering::Relaxed)
 }
 
-/// Writes a line to standard error unless `off` was chosen. For interfaces that tell of each failed call.
+/// Writes a line to standard error unless `off` was chosen. It is meant for interfaces that report each failed call.
 pub fn say(text: &str) {
     if LEVEL.load(Ordering::Relaxed) != LogLevel::Off as u8 {
         put(&format!("{text}\n"));
     }
 }
 
-/// Does anybody hear a line of this importance?
+/// Is a line of this importance kept, written or passed to a logger?
 pub fn is_on(level: Level, target: &str) -> bool {
     is_kept(level) || is_heard(level, target)
 }
@@ -143,10 +143,10 @@ fn is_heard(level: Level, target: &str) -> bool {
     }
 }
 
-/// Hands a line that [`is_on`] to the program's logger, or writes it.
+/// Passes a line for which [`is_on`] is true to the program's logger, or writes it.
 pub fn write(level: Level, target: &str, text: Arguments<'_>) {
     if is_kept(level) {
-        // Whatever the text is made of may say something itself.
+        // Formatting the text may itself log a line, so it precedes the lock.
         let line = Kept { unix: unix_now(), level, text: text.to_string() };
         let mut kept = KEPT.lock();
         if kept.len() >= KEPT_MAX {
@@ -167,7 +167,8 @@ pub fn write(level: Level, target: &str, text: Arguments<'_>) {
     }
 }
 
-/// Users know one library: `RUST_LOG=bivouac::session=info` is about the module of that name, whichever of our crates it lies in.
+/// Users know a single library. `RUST_LOG=bivouac::session=info` refers to the module with that name, whichever of
+/// Bivouac's crates contains it.
 fn as_told(target: &str) -> Cow<'_, str> {
     let [core, capi] = ["bivouac_core", "bivouac_capi"].map(|name| target.strip_prefix(name));
     match (core, capi) {
@@ -177,7 +178,7 @@ fn as_told(target: &str) -> Cow<'_, str> {
     }
 }
 
-/// The crate's macros look at nothing but this level before they call a logger, and a program without one never raises it.
+/// The macros of the `log` crate look only at this level before they call a logger, and a program without a logger never raises it.
 fn has_logger() -> bool {
     ::log::max_level() > ::log::LevelFilter::Off
 }
@@ -193,7 +194,7 @@ fn needed(level: Level, target: &str) -> LogLevel {
     }
 }
 
-/// One write for one line, so that those of several ranks do not mix. A program without standard error is not told.
+/// Writes a line in a single write, so that lines of several ranks do not mix. A program without standard error is not told.
 fn put(line: &str) {
     _ = std::io::stderr().write_all(line.as_bytes());
 }
@@ -291,7 +292,7 @@ mod tests {
 
     #[test]
     fn what_the_program_decides_counts_more_than_a_configuration() {
-        // Other tests of this process may have warnings kept, so that more is on than is heard.
+        // Other tests in this process may have warnings kept, so `is_on` may be true for lines that are not heard.
         assert!(!is_heard(Level::Error, SUMMARY), "nobody has asked");
         configure(LogLevel::Info);
         assert!(is_heard(Level::Info, "bivouac::x") && !is_on(Level::Debug, "bivouac::x"));

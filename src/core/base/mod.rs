@@ -1,10 +1,10 @@
-//! The words that every other module speaks: identities, units, digests, clocks and seeded randomness.
+//! What every other module builds on: identities, units, digests, clocks and seeded randomness.
 //!
-//! Nothing here does I/O or knows what a checkpoint is made of. [`ids`] names ranks, generations and
-//! checkpoints; [`digest`] is the one block digest of the project together with the capture loop that
-//! copies and hashes in a single pass; [`clock`] and [`rng`] exist so that the simulation can replace
-//! time and chance; [`sync`] has the locks and their order, [`threads`] starts threads without signals; [`pages`] has those of memory found; [`units`] reads and prints byte sizes and durations, [`calendar`] times of day; [`text`] cuts what is
-//! too long for an error text.
+//! Nothing here knows what a checkpoint is made of. [`ids`] names ranks, generations and checkpoints. [`digest`] is the only block digest
+//! of the project, together with the capture loop that copies and hashes in a single pass. [`clock`] and [`rng`] exist so that the
+//! simulation can replace time and chance. [`sync`] has the locks and their order, and [`threads`] starts threads without signals.
+//! [`pages`] populates the pages of memory that is about to be read. [`units`] reads and prints byte sizes and durations, and [`calendar`]
+//! times of day. [`text`] shortens text that is too long for an error message.
 
 pub mod calendar;
 pub mod clock;

@@ -3,12 +3,12 @@
 
 use super::ids::Incarnation;
 
-/// SplitMix64 (Steele, Lea, Flood 2014): small, fast, and the same on every machine for one seed.
+/// SplitMix64 (Steele, Lea, Flood 2014), which is small, fast, and gives the same numbers for a seed on every machine.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator that replays for the same seed.
+    /// A generator that gives the same sequence for the same seed.
     pub fn new(seed: u64) -> Self {
         Rng(seed)
     }
@@ -21,12 +21,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound` (0 for a bound of 0). The bias of the remainder is irrelevant here.
+    /// A number below `bound`, or 0 if `bound` is 0. The bias of the remainder is irrelevant here.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.next_u64() % bound }
     }
 
-    /// True with a chance of `numerator` in `denominator`.
+    /// Returns true with a probability of `numerator` in `denominator`.
     pub fn chance(&mut self, numerator: u64, denominator: u64) -> bool {
         self.below(denominator) < numerator
     }

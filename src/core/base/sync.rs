@@ -1,22 +1,23 @@
-//! Locks that no panic poisons, in an order that is checked, and a signal that nobody misses.
+//! Locks that no panic poisons and whose order is checked, and a signal that is never missed.
 //!
-//! A panic while a lock is held is a bug in Bivouac. What the lock guards is still consistent enough to report that, and the
-//! application must not be taken down: so a [`Lock`] stays usable.
+//! A panic while a lock is held is a bug in Bivouac. The data that the lock guards is still consistent enough to report the panic, and the
+//! bug must not end the application. So a [`Lock`] stays usable.
 //!
 //! # Order
 //!
-//! A thread that holds a lock takes only locks of a later [`Order`]. Builds with debug assertions check this at each lock; so do tests.
+//! A thread that holds a lock takes only locks of a later [`Order`]. Builds with debug assertions, such as those of the tests,
+//! check this at each lock.
 //!
 //! | order | locks | held across |
 //! |---|---|---|
-//! | `Call` | a session that C has a handle of, for the length of a call: calls from several threads wait for each other | whatever the call does |
+//! | `Call` | a session for which C has a handle, for the length of a call: calls from several threads wait for each other | whatever the call does |
 //! | `Rebuild` | a lost shard, while it is rebuilt from what others hold | their answers |
 //! | `Session` | threads of a session or its caches, which the holder stops and joins; requests of a restart to other ranks | the end of their current work; answers |
-//! | `Driver` | the driver of the coordination: whoever steps it calls MPI | messages |
+//! | `Driver` | the driver of the coordination: the thread that steps it calls MPI | messages |
 //! | `File` | a small file that is created or maintained: the status of the run directory, a claim, what a drain makes of a checkpoint | that file |
 //! | `Core` | what the engine has decided on, with the effects of each decision | no I/O, no messages |
 //! | `Outer` | work of one thread at a time that takes further locks: filling a slot, adding up a parity, changing a segment, waiting for a turn, reading the layout of packed files, enqueuing what is sent from live memory | copying, arithmetic, populating memory, those tables, calls into a driver that do not wait |
-//! | `Account` | what one thread at a time knows of slots that go with it: the account of an exchange | nothing; a slot may be given back |
+//! | `Account` | what one thread at a time knows about slots that belong together: the account of an exchange | nothing; a slot may be given back |
 //! | `Leaf` | everything else: the state of one worker | nothing; no other lock either |
 #![forbid(unsafe_code)]
 
@@ -32,30 +33,30 @@ use std::time::{Duration, Instant};
 /// The place of a lock in the order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Order {
-    /// A call of the C interface.
+    /// For the length of a call of the C interface.
     Call,
     /// A shard that is being rebuilt.
     Rebuild,
-    /// What calls of a session wait for.
+    /// The threads and requests for which calls of a session wait.
     Session,
-    /// Messages.
+    /// The driver of the coordination, which sends messages.
     Driver,
-    /// A small file of ours.
+    /// A small file that Bivouac maintains.
     File,
-    /// The engine's decisions.
+    /// The decisions of the engine.
     Core,
-    /// What takes leaf locks.
+    /// Work that takes leaf locks.
     Outer,
-    /// What gives slots back when dropped.
+    /// Data that gives slots back when it is dropped.
     Account,
     /// The state of one worker, after which no lock is taken.
     Leaf,
 }
 
-/// A mutual exclusion that a panic does not end.
+/// A mutual exclusion that survives a panic.
 #[derive(Debug)]
 pub struct Lock<T: ?Sized> {
-    /// `None`: it is not checked.
+    /// The lock's place in the order; `None`: it is not checked.
     order: Option<Order>,
     inner: Mutex<T>,
 }
@@ -67,23 +68,24 @@ impl<T: Default> Default for Lock<T> {
 }
 
 impl<T> Lock<T> {
-    /// Around a value, as the last of its thread's locks.
+    /// Makes a lock around a value, as the last of its thread's locks.
     pub const fn new(value: T) -> Lock<T> {
         Lock::at(Order::Leaf, value)
     }
 
-    /// Around a value, at a place in the order.
+    /// Makes a lock around a value, at a place in the order.
     pub const fn at(order: Order, value: T) -> Lock<T> {
         Lock { order: Some(order), inner: Mutex::new(value) }
     }
 
-    /// Around a value whose place in the order is not checked: coroutines take it in place of threads (the checker of schedules), and only for threads
-    /// is it known what they hold; or one thread takes several of a kind, in their own order.
+    /// Makes a lock around a value whose place in the order is not checked. This is needed if coroutines take the lock instead of threads
+    /// (in the checker of schedules), because it is known only for threads which locks they hold, or if one thread takes several locks of a
+    /// kind, in an order of their own.
     pub const fn unordered(value: T) -> Lock<T> {
         Lock { order: None, inner: Mutex::new(value) }
     }
 
-    /// The value.
+    /// Takes the value out of the lock.
     pub fn into_inner(self) -> T {
         self.inner.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,7 +102,7 @@ impl<T: ?Sized> Lock<T> {
         Guard { inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
     }
 
-    /// The lock, unless another thread has it.
+    /// Takes the lock, unless a thread already has it.
     #[track_caller]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         let inner = match self.inner.try_lock() {
@@ -111,13 +113,13 @@ impl<T: ?Sized> Lock<T> {
         Some(Guard { inner, _held: Held::next(self.order) })
     }
 
-    /// The value, which nobody else can have.
+    /// Borrows the value, which no other thread can be using.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A lock that this thread has.
+/// A lock that this thread holds.
 pub struct Guard<'a, T: ?Sized> {
     inner: MutexGuard<'a, T>,
     _held: Held,
@@ -143,12 +145,12 @@ impl<T: ?Sized> DerefMut for Guard<'_, T> {
     }
 }
 
-/// Wakes threads that wait for what a [`Lock`] guards to change.
+/// Wakes threads that wait for a change of what a [`Lock`] guards.
 #[derive(Default, Debug)]
 pub struct Condition(Condvar);
 
 impl Condition {
-    /// With nobody waiting.
+    /// A condition for which no thread waits.
     pub const fn new() -> Condition {
         Condition(Condvar::new())
     }
@@ -159,20 +161,20 @@ impl Condition {
         Guard { inner: self.0.wait(inner).unwrap_or_else(PoisonError::into_inner), _held }
     }
 
-    /// [`Condition::wait`], at most for `limit`.
+    /// Does the same as [`Condition::wait`], but waits at most for `limit`.
     pub fn wait_timeout<'a, T>(&self, guard: Guard<'a, T>, limit: Duration) -> Guard<'a, T> {
         let Guard { inner, _held } = guard;
         Guard { inner: self.0.wait_timeout(inner, limit).unwrap_or_else(PoisonError::into_inner).0, _held }
     }
 
-    /// Waits while `is_so`, at most for `limit`.
+    /// Waits while `is_so` returns true, but at most for `limit`.
     pub fn wait_timeout_while<'a, T>(
         &self,
         mut guard: Guard<'a, T>,
         limit: Duration,
         mut is_so: impl FnMut(&mut T) -> bool,
     ) -> Guard<'a, T> {
-        // A limit that no clock reaches is none.
+        // A limit beyond the end of the clock counts as no limit.
         let deadline = Instant::now().checked_add(limit);
         while is_so(&mut guard) {
             let left = deadline.map_or(limit, |deadline| deadline.saturating_duration_since(Instant::now()));
@@ -184,7 +186,7 @@ impl Condition {
         guard
     }
 
-    /// Waits while `is_so`.
+    /// Waits while `is_so` returns true.
     pub fn wait_while<'a, T>(&self, mut guard: Guard<'a, T>, mut is_so: impl FnMut(&mut T) -> bool) -> Guard<'a, T> {
         while is_so(&mut guard) {
             guard = self.wait(guard);
@@ -192,21 +194,21 @@ impl Condition {
         guard
     }
 
-    /// Wakes one.
+    /// Wakes one of the waiting threads.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// Wakes all.
+    /// Wakes all waiting threads.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
 }
 
-/// Tells threads that something has changed, whatever lock guards it.
+/// Tells threads that something has changed, whichever lock guards it.
 ///
-/// A thread notes [`Signal::now`] before it looks, and waits for a later ring with [`Signal::wait_past`] if it has found nothing: what
-/// changed after the look has rung since, and is not missed.
+/// A thread reads [`Signal::now`] before it looks for changes. If it finds none, it waits with [`Signal::wait_past`] for a later ring. A
+/// change after the look has rung the signal since, and is therefore not missed.
 #[derive(Default, Debug)]
 pub struct Signal {
     rung: Lock<u64>,
@@ -214,7 +216,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// How often it has rung.
+    /// How often the signal has rung.
     pub fn now(&self) -> u64 {
         *self.rung.lock()
     }
@@ -225,13 +227,13 @@ impl Signal {
         self.changed.notify_all();
     }
 
-    /// Waits until it has rung after `seen`, at most for `limit`.
+    /// Waits until the signal has rung after `seen`, but at most for `limit`.
     pub fn wait_past(&self, seen: u64, limit: Duration) {
         drop(self.changed.wait_timeout_while(self.rung.lock(), limit, |rung| *rung == seen));
     }
 }
 
-/// Stands for a lock that this thread holds.
+/// Records that this thread holds a lock.
 struct Held {
     #[cfg(debug_assertions)]
     order: Option<Order>,
@@ -239,7 +241,7 @@ struct Held {
 
 #[cfg(debug_assertions)]
 thread_local! {
-    /// What this thread holds, and where it was taken.
+    /// The locks that this thread holds, and where each was taken.
     static HELD: RefCell<Vec<(Order, &'static Location<'static>)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -248,7 +250,7 @@ impl Held {
     #[track_caller]
     fn next(order: Option<Order>) -> Held {
         let Some(next) = order else { return Held { order } };
-        // While a thread ends its locals may be gone.
+        // A thread that is ending may have lost its thread-local values.
         let last = HELD.try_with(|held| held.borrow().last().copied()).ok().flatten();
         if let Some((last, at)) = last.filter(|(last, _)| *last >= next) {
             panic!("lock order: {next:?} is taken behind {last:?}, which was taken at {at}");
@@ -307,7 +309,7 @@ mod tests {
             let wrong = catch_unwind(AssertUnwindSafe(|| drop(second.lock())));
             assert!(wrong.is_err());
         }
-        // In any order they may be let go.
+        // Locks may be released in any order.
         let (first, second) = (driver.lock(), core.lock());
         drop(first);
         drop(second);
@@ -315,7 +317,7 @@ mod tests {
         assert!(driver.try_lock().is_some());
     }
 
-    /// What changes between the look and the wait ends the wait at once.
+    /// A change between the look and the wait ends the wait at once.
     #[test]
     fn a_ring_after_the_look_is_not_missed() {
         let signal = Signal::default();

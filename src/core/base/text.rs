@@ -1,30 +1,30 @@
-//! Texts of a length that people read: what is long is cut, and says by how much.
+//! Keeps texts short enough to be read. A long text is cut, and says how much was left out.
 //!
-//! Names come from applications and from files, lists from checkpoints with thousands of regions. An error that holds all of it
-//! hides what happened; one that is cut silently hides that there was more.
+//! Names come from applications and from files, and lists from checkpoints with thousands of regions. An error text with all of that would
+//! hide what happened. A text that was cut silently would hide that there was more.
 #![forbid(unsafe_code)]
 
-/// Characters of a name that are shown.
+/// The maximum number of characters of a name.
 const NAME_MAX: usize = 60;
-/// Characters of a message. It holds a path or two, and names.
+/// The maximum number of characters of a message, which may hold a path or two and names.
 const MESSAGE_MAX: usize = 2000;
 
-/// Text of a file, made safe for a terminal and for one line.
+/// The text of a file, made safe for a terminal and limited to one line.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// A name, made safe and cut in its middle: both ends tell names apart.
+/// A name, made safe and cut in its middle, because both ends may distinguish names.
 pub fn short(name: &str) -> String {
     plain(&cut(name, NAME_MAX))
 }
 
-/// A message, cut in its middle: what was tried is at its beginning, and why it failed at its end.
+/// A message, cut in its middle: it begins with what was tried, and ends with the reason for the failure.
 pub fn message(text: &str) -> String {
     cut(text, MESSAGE_MAX)
 }
 
-/// Text of at most `most` characters, and how many were left out in the middle.
+/// The text, reduced to at most `most` of its characters and the number of characters that were left out of the middle.
 fn cut(text: &str, most: usize) -> String {
     let chars: Vec<char> = text.chars().collect();
     if chars.len() <= most {
@@ -36,12 +36,12 @@ fn cut(text: &str, most: usize) -> String {
     format!("{first}…({} more characters)…{last}", chars.len() - 2 * half)
 }
 
-/// The first `count` texts in one line, and how many were left out.
+/// The first `count` texts in one line, with the number of texts that were left out.
 pub fn list(texts: impl ExactSizeIterator<Item = String>, count: usize, between: &str) -> String {
     most(texts, count, "and", "more").join(between)
 }
 
-/// The first `count` texts, and one that says how many were left out: `and 7 more regions`.
+/// The first `count` texts, and a last one that says how many were left out: `and 7 more regions`.
 pub fn most(texts: impl ExactSizeIterator<Item = String>, count: usize, and: &str, more: &str) -> Vec<String> {
     let left = texts.len().saturating_sub(count);
     let mut some: Vec<String> = texts.take(count).collect();
@@ -49,7 +49,7 @@ pub fn most(texts: impl ExactSizeIterator<Item = String>, count: usize, and: &st
     some
 }
 
-/// Text of several lines, made safe for a terminal; the lines after the first are indented by `indent` columns.
+/// A text of several lines, made safe for a terminal. The lines after the first are indented by `indent` columns.
 pub fn plain_lines(text: &str, indent: usize) -> String {
     let lines: Vec<String> = text.trim_end().lines().map(plain).collect();
     lines.join(&format!("\n{}", " ".repeat(indent)))

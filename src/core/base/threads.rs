@@ -1,20 +1,20 @@
-//! Threads of ours: named, and without signals.
+//! Starts Bivouac's threads, which have names and take no signals.
 //!
-//! Signals are the application's, whose handlers run on its own threads. They are blocked before a thread is created, which inherits
-//! this: there is no moment at which it could take one. (`nix` does this; rustix has no call for it.)
+//! Signals belong to the application, whose handlers run on its own threads. All signals are blocked before a thread is created. The thread
+//! inherits this, so at no moment can it take a signal. (`nix` does this; rustix has no call for it.)
 #![forbid(unsafe_code)]
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 use std::io;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
-/// What the names of all of them begin with.
+/// The prefix of the names of all Bivouac's threads.
 pub const PREFIX: &str = "bvk-";
 
 /// Starts a thread.
 ///
 /// # Errors
-/// The system's answer if there is none to be had.
+/// The system's error if no thread can be started.
 pub fn spawn<T: Send + 'static>(name: String, body: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
     without_signals(|| Builder::new().name(name).spawn(body))?
 }
@@ -22,7 +22,7 @@ pub fn spawn<T: Send + 'static>(name: String, body: impl FnOnce() -> T + Send + 
 /// Starts a thread that ends before its scope does.
 ///
 /// # Errors
-/// The system's answer if there is none to be had.
+/// The system's error if no thread can be started.
 pub fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: &str,
@@ -31,8 +31,8 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
     without_signals(|| Builder::new().name(name.to_owned()).spawn_scoped(scope, body))?
 }
 
-/// Does work that takes its next piece by itself, in this many threads, including the calling one; threads that cannot be started leave
-/// their share to the rest.
+/// Runs `work`, which takes its pieces one by one, in this many threads, including the calling one. If threads cannot be started, the
+/// others do their share.
 pub fn in_threads(threads: usize, name: &str, work: impl Fn() + Sync) {
     std::thread::scope(|scope| {
         for _ in 1..threads {
@@ -42,10 +42,10 @@ pub fn in_threads(threads: usize, name: &str, work: impl Fn() + Sync) {
     });
 }
 
-/// What `start` starts takes no signals.
+/// Runs `start` with all signals blocked, so that threads that it starts take none.
 ///
 /// # Errors
-/// The system's answer if signals cannot be blocked, or not be let in again.
+/// The system's error if signals cannot be blocked, or not be unblocked again.
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let started = start();
@@ -53,7 +53,7 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     Ok(started)
 }
 
-/// The calling thread takes no signals any more.
+/// Blocks all signals for the calling thread.
 pub fn take_no_signals() {
     _ = SigSet::all().thread_block();
 }
@@ -73,7 +73,7 @@ mod tests {
         let before = mask();
         let seen = spawn("bvk-test".into(), mask).expect("a thread").join().expect("no panic");
         let scoped = std::thread::scope(|scope| spawn_scoped(scope, "bvk-test", mask).expect("a thread").join());
-        // All but those that nobody can block.
+        // All signals are blocked except those that cannot be.
         for seen in [seen, scoped.expect("no panic")] {
             assert!(seen.iter().filter(|is_blocked| **is_blocked).count() > before.len() - 3, "{seen:?}");
         }

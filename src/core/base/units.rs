@@ -11,10 +11,10 @@ pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 /// One gibibyte.
 pub const GIB: u64 = 1 << 30;
-/// The alignment of everything in shards and containers: a page, and enough for O_DIRECT on any block device.
+/// The alignment of everything in shards and containers: one page, which is enough for O_DIRECT on any block device.
 pub const PAGE: u64 = 4096;
 
-/// Rounds up to a whole number of pages. Saturates instead of overflowing.
+/// Rounds a number of bytes up to whole pages. It saturates instead of overflowing.
 pub fn page_ceil(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(PAGE).unwrap_or(!(PAGE - 1))
 }
@@ -39,7 +39,8 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Reads `4096`, `64K`, `64 KiB`, `1.5GiB`, `10 GB` (decimal units by name, binary for single letters and `iB`).
+/// Reads `4096`, `64K`, `64 KiB`, `1.5GiB`, `10 GB`. Single letters and units with `iB` are binary,
+/// all other units decimal.
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -63,7 +64,7 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     (value.is_finite() && (0.0..1.8e19).contains(&value)).then_some(value as u64)
 }
 
-/// Reads `90`, `90s`, `1.5 min`, `2h`, `250ms` (seconds when no unit is given).
+/// Reads `90`, `90s`, `1.5 min`, `2h`, `250ms`. A number without a unit is in seconds.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -80,10 +81,10 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(number.parse::<f64>().ok()? * scale).ok()
 }
 
-/// CPU numbers from here on are refused: no system has them.
+/// CPU numbers of this value and above are refused, because no system has them.
 pub const CPUS_MAX: usize = 1 << 16;
 
-/// A list of CPU numbers as the kernel and its tools write it: `0-3,8,10-11`. Nothing is the empty set.
+/// Reads a list of CPU numbers as the kernel and its tools write it: `0-3,8,10-11`. An empty text gives the empty set.
 pub fn parse_cpus(text: &str) -> Option<BTreeSet<usize>> {
     let mut cpus = BTreeSet::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -97,7 +98,7 @@ pub fn parse_cpus(text: &str) -> Option<BTreeSet<usize>> {
     Some(cpus)
 }
 
-/// A list of CPUs as text, with neighbours put together.
+/// A list of CPUs as text, with consecutive numbers combined.
 pub fn show_cpus(cpus: &BTreeSet<usize>) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for cpu in cpus.iter().copied() {

@@ -1,5 +1,5 @@
-//! What a thread that moves messages sleeps on: it rings when something has come from another rank, or when somebody here wants the
-//! thread's attention.
+//! The bell on which a thread that moves messages sleeps. It rings when something has arrived from another rank, or when a thread
+//! of this process wants the thread's attention.
 #![forbid(unsafe_code)]
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Bell {
-    /// Readable when something has come.
+    /// Readable when something has arrived.
     arrivals: OwnedFd,
     /// Readable when somebody has rung.
     rung: OwnedFd,
@@ -25,30 +25,31 @@ impl Bell {
         Ok(Bell { arrivals, rung, is_listened_to: AtomicBool::new(false) })
     }
 
-    /// Wakes the thread that listens. Costs next to nothing while none does.
+    /// Wakes the thread that listens. This costs next to nothing if no thread listens.
     pub fn ring(&self) {
         if self.is_listened_to.load(Ordering::SeqCst) {
             self.remind();
         }
     }
 
-    /// Wakes the thread that listens, or the next one to listen if none does now.
+    /// Wakes the thread that listens, or the next one that listens if no thread does now.
     pub fn remind(&self) {
-        // It fails only when the counter is full, which is as loud as it gets.
+        // This fails only when the counter is full, and then the bell already rings.
         let _ = rustix::io::write(&self.rung, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps until it rings, or something is there already, or `has_work` says so, at most for `limit`; true if something has come
-    /// from another rank. Whoever makes work makes it known to `has_work` first, and rings then.
+    /// Sleeps until the bell rings, but for at most `limit`. Does not sleep if something has already arrived or if `has_work`
+    /// returns true. Returns true if it finds that something has arrived from another rank. A thread that makes work must make it
+    /// known to `has_work` first, and ring afterwards.
     ///
     /// # Blocking
-    /// At most for `limit`.
+    /// For at most `limit`.
     pub fn listen(&self, limit: Duration, has_work: impl FnOnce() -> bool) -> bool {
         self.is_listened_to.store(true, Ordering::SeqCst);
         let mut on = [PollFd::new(&self.arrivals, PollFlags::IN), PollFd::new(&self.rung, PollFlags::IN)];
         if !has_work() {
             let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-            // A signal may interrupt it: then it was a short sleep.
+            // If a signal interrupts the poll, the sleep was merely short.
             let _ = poll(&mut on, Some(&limit));
         }
         self.is_listened_to.store(false, Ordering::SeqCst);
@@ -106,7 +107,7 @@ mod tests {
             });
             while done.load(Ordering::SeqCst) < 20_000 {
                 let known = done.load(Ordering::SeqCst);
-                // A lost ring would be a sleep of this length.
+                // A lost ring would cost a sleep of this length.
                 bell.listen(10 * LIMIT, || made.load(Ordering::SeqCst) > known);
                 done.store(made.load(Ordering::SeqCst), Ordering::SeqCst);
             }

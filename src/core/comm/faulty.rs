@@ -1,18 +1,18 @@
-//! Faults by seed: a wrapper around any [`Comm`] that loses, delays, reorders and repeats messages, and dies.
+//! Seeded faults: a wrapper around any [`Comm`] that loses, delays, reorders and repeats messages, and that can die.
 //!
-//! A [`FaultPlan`] says which faults happen, and how often. What happens to which message is drawn from a
-//! seeded generator, and a delay is counted in calls to `receive`, never in time. So the same calls with the same
-//! seed meet the same faults, and a failing run replays.
+//! A [`FaultPlan`] says which faults happen, and how often. The fate of each message comes from a seeded generator, and
+//! a delay is counted in calls to `receive`, never in time. Therefore the same calls with the same seed meet the same
+//! faults, and a failing run can be replayed.
 //!
-//! Loss and repetition are decided by the sender, delay and reordering by the receiver. They differ in what they
-//! promise: a *delayed* message holds back the later messages of its sender, as a slow network under MPI would,
-//! and the order is kept. A *reordered* message lets the later ones pass, which MPI never does; a protocol that
-//! tolerates it is safe against our own mistakes in the layers between. Death is a kill of this rank's
-//! communication after a given number of sends: from then on each call returns [`CommError::Closed`].
+//! The sender decides on loss and repetition, the receiver on delay and reordering. Delay and reordering differ in what
+//! they promise. A *delayed* message holds back the later messages of its sender, as a slow network under MPI would,
+//! and so the order is kept. A *reordered* message lets later messages pass, which MPI never does; a protocol that
+//! tolerates it is safe from our own mistakes in the layers between. Death ends this rank's communication after a given
+//! number of sends: from then on each call returns [`CommError::Closed`].
 //!
 //! Parcels are lost, delayed and counted towards death in the same way; their delay is counted in calls to
-//! `receive_parcel`. They are neither repeated nor reordered: what rides on them is checked by digest and may rely on
-//! the order that each message layer keeps.
+//! `receive_parcel`. They are neither repeated nor reordered: the data in parcels is checked by its digest, and the
+//! protocols that use parcels may rely on the order that each message layer keeps.
 //!
 //! With [`FaultPlan::NONE`] the wrapper changes nothing.
 #![forbid(unsafe_code)]
@@ -24,21 +24,23 @@ use crate::base::rng::Rng;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Which faults a [`Faulty`] wrapper injects. Chances are in thousandths of the messages; 1000 and more is always.
+/// Which faults a [`Faulty`] wrapper injects. Chances are in thousandths of the messages; 1000 or more means always.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultPlan {
-    /// Chance that a sent message or parcel vanishes.
+    /// The chance that a sent message or parcel vanishes.
     pub drop: u16,
-    /// Chance that a sent message arrives twice.
+    /// The chance that a sent message arrives twice.
     pub duplicate: u16,
-    /// Chance that a received message is held back, and with it the later messages of its sender; the same for parcels.
+    /// The chance that a received message, and with it the later messages of its sender, is held back; the same for
+    /// parcels.
     pub delay: u16,
-    /// Chance that a received message is held back while later messages pass it.
+    /// The chance that a received message is held back while later messages pass it.
     pub reorder: u16,
-    /// Longest time that a message is held back, in calls to `receive` (to `receive_parcel` for a parcel); each is held
-    /// for 1 to this many (0 counts as 1).
+    /// The maximum time for which a message is held back, in calls to `receive` (to `receive_parcel` for a parcel).
+    /// Each message is held back for 1 to this many calls (0 counts as 1).
     pub hold_calls: u32,
-    /// The rank dies in place of the send that follows this many sends, of messages and parcels; 0: at its first send.
+    /// The rank dies in place of the send that follows this many sends, which may be of messages or parcels. 0: it dies
+    /// at its first send.
     pub die_after: Option<u64>,
 }
 
@@ -57,21 +59,21 @@ pub struct FaultCounts {
     pub duplicated: u64,
     /// Messages and parcels that this rank received late, in order.
     pub delayed: u64,
-    /// Messages that this rank received late, others having been free to pass.
+    /// Messages that this rank received late, while later messages were free to pass.
     pub reordered: u64,
 }
 
-/// A message or parcel that has arrived at the inner communicator and not yet at the caller.
+/// A message or parcel that has arrived at the inner communicator but has not been passed to the caller yet.
 struct Held<T> {
     from: Rank,
     what: T,
-    /// The call from which on it may be delivered.
+    /// The first call that may deliver it.
     due: u64,
-    /// Later ones of the same sender may be delivered before it.
+    /// Later messages or parcels of the same sender may be delivered before it.
     passable: bool,
 }
 
-/// What is held back, in order of arrival. Bounded by what arrives within `hold_calls` calls.
+/// The messages or parcels that are held back, in order of arrival. Bounded by what arrives within `hold_calls` calls.
 struct Waiting<T> {
     /// Calls to `receive`, or to `receive_parcel`, so far.
     calls: u64,
@@ -83,7 +85,7 @@ impl<T> Waiting<T> {
         Waiting { calls: 0, held: VecDeque::new() }
     }
 
-    /// Takes the oldest one that is due and that no earlier one of its sender holds back.
+    /// Takes the oldest message or parcel that is due and that no earlier one of the same sender holds back.
     fn take_due(&mut self) -> Option<(Rank, T)> {
         let mut held_back: Vec<Rank> = Vec::new();
         let position = self.held.iter().position(|held| {
@@ -118,12 +120,13 @@ impl<C: Comm> Faulty<C> {
         Faulty { inner, plan, rng, sends: 0, messages, parcels, counts, dead: false }
     }
 
-    /// Replaces the plan from the next call on; messages already held back stay so. A dead rank stays dead.
+    /// Replaces the plan from the next call on; messages that are already held back remain held back. A dead rank stays
+    /// dead.
     pub fn set_plan(&mut self, plan: FaultPlan) {
         self.plan = plan;
     }
 
-    /// What has been injected so far.
+    /// The number of faults injected so far.
     pub fn counts(&self) -> FaultCounts {
         self.counts
     }
@@ -133,7 +136,7 @@ impl<C: Comm> Faulty<C> {
         self.dead
     }
 
-    /// Messages and parcels that wait here for their delay to pass.
+    /// The number of messages and parcels that wait here for their delay to pass.
     pub fn held(&self) -> usize {
         self.messages.held.len() + self.parcels.held.len()
     }
@@ -148,11 +151,11 @@ impl<C: Comm> Faulty<C> {
     }
 
     fn strikes(&mut self, thousandths: u16) -> bool {
-        // Drawn even when the chance is zero, so that changing one chance leaves the other draws alone.
+        // A number is drawn even if the chance is zero, so that a change of one chance does not affect the other draws.
         self.rng.chance(u64::from(thousandths), 1000)
     }
 
-    /// Counts a send. Dies in its place if that is the plan.
+    /// Counts a send. If the plan says so, the rank dies in its place.
     fn live_to_send(&mut self) -> Result<(), CommError> {
         if self.plan.die_after.is_some_and(|sends| self.sends >= sends) {
             log::info!(target: "bivouac::comm::faulty", "event=died rank={} sends={}", self.rank(), self.sends);
@@ -163,7 +166,7 @@ impl<C: Comm> Faulty<C> {
         Ok(())
     }
 
-    /// Decides the fate of a message that has just arrived. Always three draws: see `strikes`.
+    /// Decides the fate of a message that has just arrived. Always draws three numbers: see `strikes`.
     fn hold_message(&mut self, from: Rank, bytes: Vec<u8>) {
         let (delayed, reordered) = (self.strikes(self.plan.delay), self.strikes(self.plan.reorder));
         let wait = 1 + self.rng.below(u64::from(self.plan.hold_calls.max(1)));
@@ -174,7 +177,7 @@ impl<C: Comm> Faulty<C> {
         self.messages.held.push_back(Held { from, what: bytes, due, passable: reordered });
     }
 
-    /// Decides the fate of a parcel that has just arrived. Always two draws.
+    /// Decides the fate of a parcel that has just arrived. Always draws two numbers.
     fn hold_parcel(&mut self, parcel: Parcel) {
         let delayed = self.strikes(self.plan.delay);
         let wait = 1 + self.rng.below(u64::from(self.plan.hold_calls.max(1)));
@@ -297,12 +300,12 @@ mod tests {
         for n in 0..MESSAGES {
             sender.send(Rank(1), &n.to_le_bytes()).unwrap();
         }
-        // The sender's share of the counts moves over for the tests to look at.
+        // Copies the sender's counts to the receiver, where the tests look at them.
         receiver.counts = sender.counts();
         receiver
     }
 
-    /// What a receiver gets, and in which call to `receive`.
+    /// The messages that a receiver gets, each with the call to `receive` that returned it.
     fn heard(receiver: &mut Faulty<ThreadComm>) -> Vec<(u32, u32)> {
         let mut heard = Vec::new();
         for call in 0..4 * MESSAGES {
@@ -416,7 +419,7 @@ mod tests {
             send_parcels(&mut sender, 10 * round..10 * (round + 1));
             heard.extend(hear_parcels(&mut receiver, 5));
         }
-        // The last ones found no room at once.
+        // The last parcels did not find room at once.
         while sender.unsent_parcels() > 0 || receiver.held() > 0 {
             sender.receive().unwrap();
             heard.extend(hear_parcels(&mut receiver, 30));

@@ -1,13 +1,12 @@
-//! Messages between the ranks of a group: one small trait, and who shares a node with whom.
+//! Messages between the ranks of a group: one small trait, and a record of which ranks share a node.
 //!
-//! The coordination driver needs very little of a message layer: start a send, take the next message from
-//! anybody, give up. In addition, redundancy between nodes moves bulk data, as *parcels*: the sender lends its memory
-//! instead of having it copied, and the receiver gets pooled buffers and takes in only a limited number at a time, so that a
-//! rank that is busy elsewhere holds its senders back instead of filling its memory.
-//! [`Comm`] is exactly that, with four shipping implementations: `mpi` for real jobs,
-//! [`sockets`] for those whose MPI leaves us no thread, [`threads`] for N ranks in one process (tests and the simulation), and
-//! `faulty`, a wrapper that drops, delays, reorders and kills by seed. Collective MPI calls are not used between `open` and the very end:
-//! non-blocking collectives need one order on all ranks and cannot be cancelled.
+//! The coordination driver needs very little from a message layer: start a send, take the next message from any rank, and give up. In
+//! addition, redundancy between nodes moves bulk data, as *parcels*: the sender lends its memory instead of having it copied, and the
+//! receiver gets pooled buffers and takes in only a limited number at a time, so that a rank that is busy elsewhere holds its senders
+//! back instead of filling its memory. [`Comm`] offers exactly this. It has four implementations: `mpi` for real jobs, [`sockets`] for
+//! jobs whose MPI library allows no thread of ours to call it, [`threads`] for N ranks in one process (tests and the simulation), and
+//! `faulty`, a wrapper that drops, delays, reorders and kills according to a seed. Collective MPI calls are not used between `open` and
+//! the very end, because non-blocking collectives need the same order on all ranks and cannot be cancelled.
 
 mod bell;
 #[cfg(any(test, feature = "testing"))]
@@ -41,16 +40,16 @@ pub enum CommError {
         /// The library's own description.
         text: String,
     },
-    /// Ranks have not opened the communicator with the others.
+    /// Some ranks have not opened the communicator together with the others.
     #[error("rank {rank}: {}", absence(*count, missing, *waited))]
     Absent {
         /// The rank that called.
         rank: Rank,
-        /// How many are missing; 0: rank 0 knows, and its word has not come.
+        /// The number of missing ranks; 0: only rank 0 knows it, and its message has not arrived.
         count: u32,
-        /// The first of them.
+        /// The first few missing ranks.
         missing: Vec<Rank>,
-        /// For how long they were waited for.
+        /// How long the call has waited for them.
         waited: Duration,
     },
     /// The communicator is gone: MPI was finalized, or this simulated rank was killed.
@@ -64,9 +63,9 @@ pub enum CommError {
     NoSuchRank {
         /// The rank that called.
         rank: Rank,
-        /// The address.
+        /// The rank to which the message was addressed.
         to: Rank,
-        /// Number of ranks in the group.
+        /// The number of ranks in the group.
         size: u32,
     },
     /// A message was longer than [`MAX_MESSAGE_BYTES`].
@@ -74,9 +73,9 @@ pub enum CommError {
     TooLong {
         /// The rank that called.
         rank: Rank,
-        /// The address.
+        /// The rank to which the message was addressed.
         to: Rank,
-        /// Length of the message.
+        /// The length of the message.
         bytes: usize,
     },
     /// The body of a parcel was longer than [`MAX_PARCEL_BYTES`].
@@ -84,12 +83,12 @@ pub enum CommError {
     ParcelTooLong {
         /// The rank that called.
         rank: Rank,
-        /// The address.
+        /// The rank to which the parcel was addressed.
         to: Rank,
-        /// Length of the body.
+        /// The length of the body.
         bytes: usize,
     },
-    /// MPI cannot be used here, or not on this communicator. Nothing was sent.
+    /// MPI cannot be used here, or cannot be used on this communicator. Nothing was sent.
     #[error(transparent)]
     Unusable(#[from] Unusable),
 }
@@ -97,10 +96,10 @@ pub enum CommError {
 /// Why MPI cannot be used at this point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// Nobody called `MPI_Init` yet.
+    /// `MPI_Init` has not been called yet.
     #[error("MPI is not initialized: call MPI_Init or MPI_Init_thread first")]
     NotInitialized,
-    /// `MPI_Finalize` was called.
+    /// `MPI_Finalize` has been called.
     #[error("MPI is already finalized: no communicator can be used any more")]
     Finalized,
     /// The communicator is `MPI_COMM_NULL`.
@@ -146,7 +145,7 @@ pub enum ThreadLevel {
     Single,
     /// Only the thread that initialized MPI may call it.
     Funneled,
-    /// Any thread may call, one at a time; the application sees to that.
+    /// Any thread may call, one at a time; the application ensures this.
     Serialized,
     /// Any thread may call at any time.
     Multiple,
@@ -163,8 +162,9 @@ impl std::fmt::Display for ThreadLevel {
     }
 }
 
-/// Longest message that [`Comm::send`] takes. Protocol messages are a few bytes to a few MiB; the limit keeps a
-/// mistaken length far away from MPI's 32-bit counts and bounds what a receiver can be made to allocate.
+/// The length in bytes of the longest message that [`Comm::send`] takes. Protocol messages are a few bytes to a few
+/// MiB; the limit keeps a mistaken length far away from MPI's 32-bit counts and bounds what a receiver can be made to
+/// allocate.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// Checks the arguments of a send, the same way in each implementation.
@@ -178,8 +178,8 @@ fn check_send(rank: Rank, size: u32, to: Rank, bytes: usize) -> Result<(), CommE
     Ok(())
 }
 
-/// Turns one label per rank (equal labels: same node) into node numbers: nodes are numbered by their lowest
-/// rank, in ascending order.
+/// Turns one label per rank into node numbers; ranks with equal labels are on the same node. Nodes are numbered by
+/// their lowest rank, in ascending order.
 fn number_nodes<L: std::hash::Hash + Eq>(labels: &[L]) -> Vec<u32> {
     let mut numbers = std::collections::HashMap::new();
     labels
@@ -195,15 +195,16 @@ fn number_nodes<L: std::hash::Hash + Eq>(labels: &[L]) -> Vec<u32> {
 ///
 /// # Contract
 /// - `send` only starts a message; it never waits for the receiver, and the bytes may be reused at once.
-/// - Messages from one rank to another arrive in the order in which they were sent, or not at all when either
-///   of them has died. (The `faulty` wrapper breaks the order on purpose; the core must bear it.)
+/// - Messages from one rank to another arrive in the order in which they were sent, or not at all if either of them has
+///   died. (The `faulty` wrapper breaks the order on purpose; the core must bear it.)
 /// - `receive` never waits. It returns the next message from any rank and moves unfinished sends along.
-/// - Parcels from one rank to another arrive in the order in which they were sent, each once, or from some point on
-///   not at all when either of them has died. Between parcels and messages there is no order.
-/// - A receiver takes in a bounded number of parcels before its caller takes them; the others stay with their
-///   senders and count as unsent there. So whoever sends parcels must also receive, or two ranks can wait for each other.
-/// - `receive` and `receive_parcel` both move everything along.
-/// - All calls on one value come from one thread at a time.
+/// - Parcels from one rank to another arrive in the order in which they were sent, each exactly once. If either rank
+///   has died, parcels may stop arriving at some point. The order between parcels and messages is undefined.
+/// - A receiver holds a bounded number of parcels that its caller has not taken; further parcels stay with their senders
+///   and count as unsent there. A rank that sends parcels must therefore also receive; otherwise two ranks can wait for
+///   each other forever.
+/// - `receive` and `receive_parcel` both advance all unfinished sends and receives.
+/// - All calls on one value are made by one thread at a time.
 /// - After `cancel`, or once the message layer is gone, every call returns [`CommError::Closed`] or does nothing;
 ///   nothing blocks.
 pub trait Comm: Send {
@@ -226,31 +227,32 @@ pub trait Comm: Send {
     fn receive(&mut self) -> Result<Option<(Rank, Vec<u8>)>, CommError>;
     /// Gives back a message that was taken too early: the next call to `receive` returns it.
     fn put_back(&mut self, from: Rank, bytes: Vec<u8>);
-    /// Messages that have not left yet (their buffers are still lent).
+    /// The number of messages that have not left yet, so that their buffers are still lent.
     fn unfinished(&self) -> usize;
-    /// Starts to send a parcel to `to` (which may be this rank). The bytes are lent, not copied where the layer can
-    /// avoid it, until the parcel has left. An empty body is fine.
+    /// Starts to send a parcel to `to` (which may be this rank). The bytes are lent until the parcel has left; they are
+    /// not copied if the layer can avoid it. An empty body is fine.
     ///
     /// # Errors
     /// [`CommError::NoSuchRank`] and [`CommError::ParcelTooLong`] for bad arguments (nothing was sent),
     /// [`CommError::Closed`], or what the message layer reports.
     fn send_parcel(&mut self, to: Rank, label: Label, body: Slice) -> Result<(), CommError>;
-    /// The next parcel that is wholly here. Never waits.
+    /// The next parcel that has arrived completely. Never waits.
     ///
     /// # Errors
     /// [`CommError::Closed`], or what the message layer reports, which may be about an earlier send. After an error
     /// about an arriving parcel no more parcels arrive: each call returns that error.
     fn receive_parcel(&mut self) -> Result<Option<Parcel>, CommError>;
-    /// Gives the memory of a parcel back, for the next ones. (Dropping it is allowed and costs page faults.)
+    /// Gives the memory of a parcel back, for later parcels. The caller may also drop it, which costs page faults.
     fn recycle(&mut self, bytes: Vec<u8>);
-    /// Parcels that have not left yet: their bytes are still lent.
+    /// The number of parcels that have not left yet, so that their bytes are still lent.
     fn unsent_parcels(&self) -> usize;
-    /// What rings when something has come. `None`: a thread that wants to know looks again and again.
+    /// The bell that rings when something has arrived. `None`: a thread that wants to know this must poll.
     fn bell(&self) -> Option<Arc<Bell>> {
         None
     }
-    /// Ends the conversation: waits until what was sent to this rank has arrived, at most for `limit`; messages and
-    /// parcels that nobody took are dropped. True if all ranks got that far; then `cancel` can free everything. Layers that lose nothing at the end need not do anything.
+    /// Ends the conversation: waits until everything that was sent to this rank has arrived, for at most `limit`. Messages and parcels that
+    /// have not been taken are dropped. Returns true if all ranks got this far; then `cancel` can free everything. Layers that lose nothing
+    /// at the end need not do anything.
     ///
     /// # Collective
     /// All ranks.

@@ -1,28 +1,28 @@
 //! The message layer of real jobs: point-to-point messages on our own communicator.
 //!
-//! [`MpiComm::duplicate`] makes that communicator from the application's, collectively, once. After that nothing
-//! here is collective until [`MpiComm::quiesce`], and nothing here waits: a send is an `MPI_Isend` of a buffer that
-//! we own, a receive is an `MPI_Improbe` and an `MPI_Imrecv`. (`MPI_Mrecv` would do for short messages, but a long
-//! one is moved by both sides together, so a blocking receive would wait until the sender next enters MPI; an
+//! [`MpiComm::duplicate`] makes this communicator from the application's, in one collective call. After that nothing
+//! here is collective until [`MpiComm::quiesce`], and nothing here waits: a send is an `MPI_Isend` of a buffer that we
+//! own, a receive is an `MPI_Improbe` and an `MPI_Imrecv`. (For short messages `MPI_Mrecv` would suffice, but both
+//! sides move a long message together, so a blocking receive would wait until the sender next enters MPI. An
 //! application that computes for a minute between two calls would stop all its peers.)
 //!
 //! The parts of this module are layers. `calls` turns each MPI function that we use into a Rust function, checks
 //! its return code and knows nothing about messages; `parcels` moves bulk data, with buffers from a `pool`; this file owns
-//! the communicator, and the requests and buffers of messages; [`finalize`] tells others about `MPI_Finalize` in time. The safe calls of
+//! the communicator, and the requests and buffers of messages; [`finalize`] announces `MPI_Finalize` in time. The safe calls of
 //! the `mpi` crate are not used, because they drop the return codes that report a failure.
 //!
-//! **Buffers.** Memory that MPI may still read or write is `Lent` (or one of its like in `parcels`): it cannot be touched,
-//! and dropping it leaks it. It comes back only when MPI has said that the request is complete. So neither an error, nor a dropped
-//! `MpiComm`, nor giving up can free memory under the hands of MPI.
+//! **Buffers.** Memory that MPI may still read or write is `Lent` (or one of its like in `parcels`): it cannot be touched, and
+//! dropping it leaks it. The memory is given back only after MPI has said that the request is complete. So neither an error, nor a
+//! dropped `MpiComm`, nor giving up can free memory that MPI still uses.
 //!
-//! **Threads.** Which thread may call is decided by the thread level that the application asked MPI for. Each call
-//! checks it and refuses with [`Unusable::WrongThread`], see the proof at `impl Send`.
+//! **Threads.** The thread level that the application asked MPI for decides which threads may call. Each call checks
+//! this, and refuses with [`Unusable::WrongThread`] on a wrong thread; see the proof at `impl Send`.
 //!
-//! **Closing** must not wait for a dead peer, so [`Comm::cancel`] is local. That has a price. When a communicator
+//! **Closing** must not wait for a dead peer, so [`Comm::cancel`] is local. This has a price. When a communicator
 //! is freed, the library may give its internal number to the next one that the application makes, and a message
 //! still under way to the old one would then arrive in the new one. So `cancel` frees the communicator only if
-//! [`MpiComm::quiesce`] has shown before that no message is under way; otherwise the communicator is left to
-//! `MPI_Finalize`. (That costs a few hundred bytes and one of the library's context numbers: MPICH has about 2000.)
+//! [`MpiComm::quiesce`] has shown beforehand that no message is under way; otherwise the communicator is left to
+//! `MPI_Finalize`. (This costs a few hundred bytes and one of the library's context numbers: MPICH has about 2000.)
 
 mod calls;
 pub mod finalize;
@@ -51,33 +51,34 @@ const TARGET: &str = "bivouac::comm::mpi";
 /// The communicator that Fortran knows by this number (`MPI_Comm_f2c`).
 ///
 /// # Errors
-/// [`Unusable`] as [`MpiComm::duplicate`]; a number that is none gives whatever the library makes of it, usually
+/// [`Unusable`] as for [`MpiComm::duplicate`]. An invalid number gives whatever the library makes of it, usually
 /// `MPI_COMM_NULL`.
 pub fn from_fortran(number: c_int) -> Result<MPI_Comm, CommError> {
     calls::usable_from_this_thread()?;
     calls::comm_from_fortran(number)
 }
 
-/// Why this thread may not call MPI while others may: the level that was granted leaves that to one thread. `None` also where MPI is
-/// not initialised or finalized, which has nothing to do with threads.
+/// The reason why this thread may not call MPI although another thread may: the granted thread level allows only one thread to call.
+/// Also `None` where MPI is not initialised or finalized, which has nothing to do with threads.
 pub fn wrong_thread() -> Option<CommError> {
     let error = calls::usable_from_this_thread().err()?;
     matches!(error, CommError::Unusable(Unusable::WrongThread { .. })).then_some(error)
 }
 
-/// Unfinished sends that one call asks about. Each question costs well under a microsecond and moves the library's
-/// own work along, so a call stays in the microseconds however long the queue is.
+/// The number of unfinished sends that one call asks about. Each question costs well under a microsecond and advances
+/// the library's own work, so a call takes only microseconds however long the queue is.
 const SENDS_PER_CALL: usize = 16;
 
-/// Incoming messages that may be in the middle of their transfer at once. Bounds the memory that peers can make
-/// this rank allocate to this many times [`MAX_MESSAGE_BYTES`](super::MAX_MESSAGE_BYTES), and the work of a call.
+/// The number of incoming messages that may be in the middle of their transfer at the same time. This bounds the memory
+/// that peers can make this rank allocate to this many times [`MAX_MESSAGE_BYTES`](super::MAX_MESSAGE_BYTES), and the
+/// work of a call.
 const INCOMING_AT_ONCE: usize = 8;
 
 /// How long `cancel` helps unfinished messages along: longer than a long message takes inside a node, too short
 /// to be noticed at the end of a job.
 const CANCEL_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Pause between two looks while `cancel` and `quiesce` wait.
+/// The pause between two polls while `cancel` and `quiesce` wait.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// Memory that MPI may access. Dropping it leaks it, on purpose.
@@ -93,39 +94,39 @@ impl Lent {
     /// # Safety
     /// MPI must have completed the request that the memory was lent to.
     unsafe fn take_back(self) -> Vec<u8> {
-        // SAFETY: the pointer comes from `Box::into_raw` in `new`, and `self` is consumed, so it is turned back once.
-        // Nobody else accesses the memory: MPI has completed the request, says the caller.
+        // SAFETY: the pointer comes from `Box::into_raw` in `new`, and `self` is consumed, so it is converted back
+        // once. Nobody else accesses the memory: MPI has completed the request, by the caller's promise.
         unsafe { Box::from_raw(self.0) }.into_vec()
     }
 }
 
-/// A message that MPI has not let go yet.
+/// A message that MPI has not released yet.
 struct Outgoing {
     request: MPI_Request,
     bytes: Lent,
 }
 
-/// A message that is matched and maybe still arriving.
+/// A message that is matched and may still be arriving.
 struct Incoming {
     request: MPI_Request,
     from: Rank,
     bytes: Lent,
 }
 
-/// How far this end of the communicator is on its way out.
+/// How far this end of the communicator has been closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
     Open,
-    /// `quiesce` was called: no more sends. `quiet`: nothing is under way, on any rank.
+    /// `quiesce` has been called: no more sends are allowed. `quiet`: no message or parcel is under way on any rank.
     Leaving {
         quiet: bool,
     },
     Closed,
 }
 
-/// A communicator of our own over the ranks of the application's.
+/// A communicator of our own that spans the ranks of the application's communicator.
 ///
-/// Dropping it makes no MPI call: it leaks what is still lent to MPI and leaves the communicator to `MPI_Finalize`.
+/// Dropping it makes no MPI call. It leaks what is still lent to MPI and leaves the communicator to `MPI_Finalize`.
 /// Call [`Comm::cancel`] to give back what can be given back.
 pub struct MpiComm {
     comm: MPI_Comm,
@@ -135,10 +136,10 @@ pub struct MpiComm {
     world_ranks: Vec<Option<u32>>,
     is_world: bool,
     level: ThreadLevel,
-    /// The thread that opened the communicator; the only one that may call below `MPI_THREAD_SERIALIZED`.
+    /// The thread that opened the communicator. Below `MPI_THREAD_SERIALIZED`, only this thread may call.
     home: ThreadId,
     life: Life,
-    /// Sends that are not complete, the next to ask about in front.
+    /// Sends that are not complete; the next one to ask about comes first.
     outgoing: VecDeque<Outgoing>,
     /// Receives in the order in which MPI matched them. At most `INCOMING_AT_ONCE`.
     incoming: VecDeque<Incoming>,
@@ -151,33 +152,33 @@ pub struct MpiComm {
     received: u64,
 }
 
-// SAFETY: the fields that are not `Send` by themselves are MPI handles (an integer or a pointer to an object of the
-// library, depending on the library) and what is lent: plain heap memory owned by this value, and slices, which are
-// `Send` by themselves.
-// MPI handles belong to the process, not to a thread: the MPI standard (chapter "External Interfaces", "MPI and
-// Threads") lets any thread use any handle if the level is MPI_THREAD_MULTIPLE, and any thread, one at a time, if it
-// is MPI_THREAD_SERIALIZED; `&mut self` and the application's own promise to MPI see to the latter. At the lower
-// levels every method that calls MPI first compares the calling thread with the one that opened the communicator
-// (`usable`) and refuses on any other, so moving the value there is harmless.
+// SAFETY: the fields that are not `Send` by themselves are MPI handles (depending on the library, an integer or a
+// pointer to an object of the library) and lent memory: plain heap memory owned by this value, and slices, which are
+// `Send` by themselves. MPI handles belong to the process, not to a thread: the MPI standard (chapter "External
+// Interfaces", "MPI and Threads") lets any thread use any handle if the level is MPI_THREAD_MULTIPLE, and any thread,
+// one at a time, if it is MPI_THREAD_SERIALIZED; `&mut self` and the application's own promise to MPI ensure the
+// latter. At the lower levels every method that calls MPI first compares the calling thread with the one that opened
+// the communicator (`usable`) and refuses on any other, so moving the value to another thread is harmless.
 unsafe impl Send for MpiComm {}
 
 impl MpiComm {
-    /// Makes a communicator of our own over the ranks of `comm`.
+    /// Makes a communicator of our own that spans the ranks of `comm`.
     ///
-    /// Its messages never meet the application's. It takes over neither the attributes, nor the hints, nor the
-    /// topology of `comm` (a hint that forbids receives from any source would stop us), and its errors return.
+    /// Its messages never mix with the application's. It inherits neither the attributes, nor the hints, nor the
+    /// topology of `comm` (a hint that forbids receives from any source would stop us), and errors on it are returned.
     /// Errors inside this call itself are handled by the error handler of `comm`, which by default ends the job.
     ///
     /// # Collective
-    /// Over `comm`, in one order on all ranks with the application's other collective calls.
+    /// Over `comm`, in the same order as the application's other collective calls on all ranks.
     ///
     /// # Blocking
-    /// Until all ranks of `comm` have called, at most for `timeouts.abandon`. Rank 0 logs who is missing every `timeouts.warn`.
+    /// Until all ranks of `comm` have called, for at most `timeouts.abandon`. Every `timeouts.warn`, rank 0 logs which ranks
+    /// are missing.
     ///
     /// # Errors
-    /// [`CommError::Absent`] if ranks do not call in time. [`CommError::Unusable`] if MPI is not initialized or already finalized, if this thread may not call MPI, or if
-    /// `comm` is an intercommunicator; these are seen before anything is sent. [`CommError::Mpi`] if a call fails;
-    /// then other ranks may have succeeded, and the job had better end.
+    /// [`CommError::Absent`] if ranks do not call in time. [`CommError::Unusable`] if MPI is not initialized or already finalized, if this
+    /// thread may not call MPI, or if `comm` is an intercommunicator; these errors are found before anything is sent. [`CommError::Mpi`] if
+    /// an MPI call fails; other ranks may have succeeded then, and the job should end.
     pub fn duplicate<C: Communicator + ?Sized>(comm: &C, timeouts: &Timeouts) -> Result<MpiComm, CommError> {
         // SAFETY: the `mpi` crate promises that `as_raw` of a communicator is a live handle or MPI_COMM_NULL.
         unsafe { Self::duplicate_raw(comm.as_raw(), timeouts) }
@@ -190,18 +191,19 @@ impl MpiComm {
     /// `raw` must be a live communicator of this process or `MPI_COMM_NULL`.
     ///
     /// # Collective
-    /// Over `raw`, as `duplicate`.
+    /// Over `raw`, as for `duplicate`.
     ///
     /// # Errors
-    /// As `duplicate`; also [`Unusable::NullCommunicator`].
+    /// As for `duplicate`; also [`Unusable::NullCommunicator`].
     pub unsafe fn duplicate_raw(raw: MPI_Comm, timeouts: &Timeouts) -> Result<MpiComm, CommError> {
         let level = calls::usable_from_this_thread()?;
-        // Some libraries answer a number that Fortran does not know with a null pointer.
+        // For a number that Fortran does not know, some libraries return a null pointer.
         if raw == calls::comm_null() || calls::is_zero_pointer(raw) {
             return Err(Unusable::NullCommunicator.into());
         }
-        // SAFETY: MPI is initialized and not finalized, and this thread may call it (checked above). `raw` is live,
-        // says the caller, and not null. The handles made below are live because the call that made them succeeded.
+        // SAFETY: MPI is initialized and not finalized, and this thread may call it (checked above). By the caller's
+        // promise `raw` is live, and it is not null. The handles made below are live because the call that made them
+        // succeeded.
         unsafe {
             // Until the rank in the communicator is known, errors name the rank in MPI_COMM_WORLD.
             let reporter = Reporter(calls::comm_rank(Reporter(Rank::ROOT), calls::comm_world())?);
@@ -211,8 +213,8 @@ impl MpiComm {
             let reporter = Reporter(calls::comm_rank(reporter, raw)?);
             let rank = reporter.0;
             roll::call(raw, rank, calls::comm_size(reporter, raw)?, timeouts)?;
-            // A split in which all ranks stay together, not MPI_Comm_dup, which would call the application's
-            // attribute copy functions and inherit its hints.
+            // This is a split in which all ranks stay together. MPI_Comm_dup would call the application's attribute
+            // copy functions and inherit its hints.
             let comm = calls::comm_split_together(reporter, raw, rank)?;
             calls::comm_set_errors_return(reporter, comm)?;
             let size = calls::comm_size(reporter, comm)?;
@@ -257,33 +259,33 @@ impl MpiComm {
         self.level == ThreadLevel::Multiple
     }
 
-    /// For each rank its rank in this process's `MPI_COMM_WORLD`; `None` for a process of another world (one that was
-    /// spawned or connected).
+    /// For each rank its rank in this process's `MPI_COMM_WORLD`; `None` for a process of another world, that is, one
+    /// that was spawned or connected.
     pub fn world_ranks(&self) -> &[Option<u32>] {
         &self.world_ranks
     }
 
-    /// A name for the group that is the same on all its ranks and, if the job starts again in the same way, the same
-    /// in the next run: `world` if the members are those of `MPI_COMM_WORLD` in the same order, else `sub-` and the
-    /// lowest rank in `MPI_COMM_WORLD` among the members. That tells disjoint communicators apart, which is what
-    /// several sessions in one job need; overlapping ones may share a name and must be given one. Members of
-    /// several worlds have no common numbering: `merged-` and the number of ranks.
+    /// A name for the group that is the same on all its ranks and, if the job starts again in the same way, the same in
+    /// the next run: `world` if the members are those of `MPI_COMM_WORLD` in the same order, else `sub-` and the lowest
+    /// rank in `MPI_COMM_WORLD` among the members. This distinguishes disjoint communicators, which several sessions in
+    /// one job need. Overlapping communicators may get the same name, so the program must name them. If the members are
+    /// of several worlds and thus have no common numbering, the name is `merged-` and the number of ranks.
     pub fn default_group_name(&self) -> String {
         group_name(&self.world_ranks, self.is_world)
     }
 
     /// Ends the conversation on all ranks: waits until every message and parcel that any rank has sent to this one has
-    /// arrived, and drops those that nobody took. Sends are refused from here on. True if all went well in time; then a
-    /// following [`Comm::cancel`] also frees the communicator.
+    /// arrived, and drops those that have not been taken. From then on, sends are refused. Returns true if all ranks
+    /// succeed in time; then a subsequent [`Comm::cancel`] also frees the communicator.
     ///
     /// # Collective
     /// Over the group. A rank that does not call makes the others return false.
     ///
     /// # Blocking
-    /// At most `limit` (and one step of the MPI library).
+    /// For at most `limit`, and one step of the MPI library.
     ///
     /// # Errors
-    /// What MPI reports, [`CommError::Closed`] after `cancel`. `cancel` is right after an error, too.
+    /// What MPI reports; [`CommError::Closed`] after `cancel`. `cancel` may be called after an error as well.
     pub fn quiesce(&mut self, limit: Duration) -> Result<bool, CommError> {
         self.usable()?;
         if self.life != Life::Open {
@@ -291,8 +293,8 @@ impl MpiComm {
         }
         self.life = Life::Leaving { quiet: false };
         let started = Instant::now();
-        // How many messages and parcels are on their way to me is the sum over all ranks of what they have sent to me. Each rank
-        // gives one number per rank and gets back one: O(size) once, at the very end.
+        // The number of messages and parcels on their way to this rank is the sum, over all ranks, of those sent to it. Each
+        // rank contributes one number per rank and gets one back. This costs O(size), once, at the very end.
         let counts: *mut [u64] = Box::into_raw(std::mem::take(&mut self.sent_to).into_boxed_slice());
         let expected: *mut u64 = Box::into_raw(Box::new(0));
         // SAFETY: `comm` is live (not closed, MPI not finalized: `usable`) and this thread may call. `counts` holds
@@ -307,7 +309,7 @@ impl MpiComm {
             }
             if told.is_none() {
                 // SAFETY: `request` is live: it comes from the call above and was not complete before. Once it is
-                // complete MPI has let go of both boxes, each is turned back once (`told` is set), and `expected`
+                // complete, MPI has let go of both boxes, each is converted back once (`told` is set), and `expected`
                 // was written by MPI.
                 told = unsafe {
                     calls::test(self.reporter(), "MPI_Ireduce_scatter_block", &mut request)?.then(|| {
@@ -326,7 +328,7 @@ impl MpiComm {
         }
     }
 
-    /// Nothing is on its way out or in, as far as this rank can know.
+    /// Nothing is under way in either direction, as far as this rank can know.
     fn is_idle(&self) -> bool {
         self.incoming.is_empty() && self.outgoing.is_empty() && self.parcels.is_idle()
     }
@@ -351,7 +353,7 @@ impl MpiComm {
         Ok(())
     }
 
-    /// Asks about the oldest unfinished sends and lets go of those that have left. The caller has checked `usable`.
+    /// Asks about the oldest unfinished sends and releases those that have left. The caller has checked `usable`.
     fn progress_sends(&mut self) -> Result<(), CommError> {
         for _ in 0..self.outgoing.len().min(SENDS_PER_CALL) {
             let Some(mut send) = self.outgoing.pop_front() else { break };
@@ -368,8 +370,8 @@ impl MpiComm {
         Ok(())
     }
 
-    /// Takes the first message that is wholly here, but never one that overtakes an earlier message of its sender.
-    /// The caller has checked `usable`.
+    /// Takes the first message that has arrived completely, but never one that overtakes an earlier message of its
+    /// sender. The caller has checked `usable`.
     fn take_arrived(&mut self) -> Result<Option<(Rank, Vec<u8>)>, CommError> {
         let mut behind: Vec<Rank> = Vec::new();
         for position in 0..self.incoming.len() {
@@ -391,8 +393,8 @@ impl MpiComm {
         Ok(None)
     }
 
-    /// Matches one message that has been announced and starts to receive it. False if there is none or no room for
-    /// more. The caller has checked `usable`.
+    /// Matches one message that has been announced, and starts to receive it. False if none has been announced or there
+    /// is no room for more. The caller has checked `usable`.
     fn accept(&mut self) -> Result<bool, CommError> {
         if self.incoming.len() >= INCOMING_AT_ONCE {
             return Ok(false);
@@ -405,16 +407,17 @@ impl MpiComm {
         };
         let from = announced.from;
         let bytes = Lent::new(vec![0; announced.bytes]);
-        // SAFETY: the message was matched by the call above and is received once. The buffer has its length, and it
-        // is not accessed until the request is complete: it is lent.
+        // SAFETY: the message was matched by the call above and is received once. The buffer has the length of the
+        // message, and is lent, so it is not accessed until the request is complete.
         let request = unsafe { calls::imrecv(self.reporter(), bytes.0.cast::<u8>(), announced)? };
         self.incoming.push_back(Incoming { request, from, bytes });
         self.received += 1;
         Ok(true)
     }
 
-    /// Lets unfinished messages leave and arrive for a while; what arrives is dropped (taking it in lets the sends of
-    /// peers that are closing as well leave). Stops at the first error: whoever cancels has heard enough.
+    /// Lets unfinished messages leave and arrive for a while. Arriving messages are dropped, but taking them in lets
+    /// the sends of peers that are also closing leave. Stops at the first error, because a caller that cancels needs no
+    /// further errors.
     fn help_messages_out(&mut self) {
         let started = Instant::now();
         loop {
@@ -458,7 +461,7 @@ impl Comm for MpiComm {
         // neither changed nor freed until the request is complete: it is lent.
         let mut request = unsafe { calls::isend(self.reporter(), self.comm, bytes.0, to, Tag::Message)? };
         self.sent_to[to.index()] += 1;
-        // Short messages have left already. An error is about this message, and its buffer leaks.
+        // Short messages have left already. An error concerns this message, and then its buffer leaks.
         // SAFETY: the request was just made.
         if unsafe { calls::test(self.reporter(), "MPI_Isend", &mut request)? } {
             // SAFETY: the request is complete.
@@ -529,16 +532,16 @@ impl Comm for MpiComm {
 
     /// Gives up all unfinished sends and closes the communicator.
     ///
-    /// Messages and parcels that wait for this rank are dropped. Those that do not leave within 100 ms are abandoned:
-    /// `MPI_Cancel` does not help (Open MPI ignores it for sends, MPICH asks the peer, which may be dead, and MPI 4
-    /// deprecates it), so their buffers stay lent forever (of a parcel: a share in its bytes, if its transfer had begun).
-    /// The communicator is freed if [`MpiComm::quiesce`] returned true, and left to `MPI_Finalize` otherwise; the
-    /// documentation of this module gives the reason. After `MPI_Finalize`, and on a thread that may not call MPI,
-    /// nothing is given back.
+    /// Messages and parcels that wait for this rank are dropped. Messages and parcels of this rank that do not leave
+    /// within 100 ms are abandoned. `MPI_Cancel` does not help: Open MPI ignores it for sends, MPICH asks the peer, which
+    /// may be dead, and MPI 4 deprecates it. The buffers of abandoned messages therefore stay lent forever; of a parcel
+    /// whose transfer has begun, a share in its bytes stays lent. The communicator is freed if [`MpiComm::quiesce`]
+    /// returned true, and is left to `MPI_Finalize` otherwise; the documentation of this module gives the reason. After
+    /// `MPI_Finalize`, and on a thread that may not call MPI, nothing is given back.
     ///
-    /// Whether a later `MPI_Finalize` waits for abandoned messages is up to the library: Open MPI does not; MPICH over UCX
-    /// does if a message was long and its transfer had begun. So call [`MpiComm::quiesce`] before `cancel` wherever the
-    /// peers may still be there, also after a failure, and at the latest in a hook of [`on_finalize`].
+    /// Whether a later `MPI_Finalize` waits for abandoned messages depends on the library. Open MPI does not; MPICH over
+    /// UCX does if a message was long and its transfer had begun. So call [`MpiComm::quiesce`] before `cancel` wherever
+    /// the peers may still be alive, even after a failure, and at the latest in a hook of [`on_finalize`].
     fn cancel(&mut self) {
         let usable = self.usable();
         let quiet = self.life == Life::Leaving { quiet: true };
@@ -546,8 +549,8 @@ impl Comm for MpiComm {
             self.help_messages_out();
         }
         let (sends, receives) = (self.outgoing.len(), self.incoming.len());
-        // Dropping what is lent leaks it. The requests are left alone, too: MPI_Request_free on a receive is
-        // forbidden by newer standards, and on a send it gains nothing at the end of a job.
+        // Lent memory leaks when it is dropped. The requests are not freed either: newer standards forbid
+        // MPI_Request_free on a receive, and on a send it gains nothing at the end of a job.
         self.outgoing.clear();
         self.incoming.clear();
         let parcels = std::mem::replace(&mut self.parcels, Parcels::new()).unsent();
@@ -570,12 +573,12 @@ impl Comm for MpiComm {
     }
 }
 
-/// For each rank of `comm` the lowest rank on its node.
+/// The lowest rank on the node of each rank of `comm`.
 ///
 /// # Safety
-/// `comm` must be live, of `size` ranks, and MPI callable from this thread.
+/// `comm` must be live and have `size` ranks, and MPI must be callable from this thread.
 unsafe fn node_leaders(reporter: Reporter, comm: MPI_Comm, size: u32) -> Result<Vec<c_int>, CommError> {
-    // SAFETY: `comm` is live, says the caller; `node` is live from its making until it is freed here.
+    // SAFETY: `comm` is live by the caller's promise; `node` is live from its creation until it is freed here.
     unsafe {
         let node = calls::comm_split_shared(reporter, comm, reporter.0)?;
         // Members are ordered by their rank in `comm`, so the node's rank 0 is its lowest.

@@ -1,5 +1,5 @@
-//! Bulk data between ranks: a parcel is a label and some bytes that the sender lends and the receiver gets as a
-//! buffer of its own.
+//! Bulk data between ranks: a parcel is a label and some bytes. The sender lends the bytes, and the receiver gets them
+//! in a buffer of its own.
 #![forbid(unsafe_code)]
 
 use super::CommError;
@@ -7,44 +7,46 @@ use crate::base::Rank;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that stay in place and unchanged while the value lives, for example a sealed slot of a segment.
+/// Bytes that neither move nor change while the value lives, for example a sealed slot of a segment.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// What a parcel is about, in the words of whoever sends it.
+/// The subject of a parcel, in a form that its sender chooses.
 pub type Label = [u64; 6];
 
-/// Longest body of a parcel, in bytes. Bounds what a receiver can be made to allocate, and how long one copy takes.
+/// The maximum length of the body of a parcel, in bytes. It bounds the memory that a receiver can be made to allocate,
+/// and the time that one copy takes.
 pub const MAX_PARCEL_BYTES: usize = 4 << 20;
 
-/// Parcels that a rank takes in before its caller has taken them: beyond that they stay with their senders.
+/// The maximum number of parcels that a rank takes in and its caller has not taken yet. Further parcels stay with their
+/// senders.
 pub(super) const PARCELS_AT_ONCE: usize = 16;
 
 /// A range of shared bytes. Clones share the bytes.
 #[derive(Clone)]
 pub struct Slice {
-    /// None: the empty slice of nothing.
+    /// None: the slice is empty.
     bytes: Option<SharedBytes>,
     range: Range<usize>,
 }
 
 impl Slice {
-    /// The bytes in `range`; None if the range is not inside.
+    /// The bytes in `range`; None if the range does not lie inside `bytes`.
     pub fn new(bytes: SharedBytes, range: Range<usize>) -> Option<Slice> {
         (*bytes).as_ref().get(range.clone())?;
         Some(Slice { bytes: Some(bytes), range })
     }
 
-    /// No bytes, for a parcel that is all label.
+    /// No bytes, for a parcel that consists of its label only.
     pub fn empty() -> Slice {
         Slice { bytes: None, range: 0..0 }
     }
 
-    /// Number of bytes.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
-    /// Are there no bytes?
+    /// Is the slice empty?
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
@@ -68,9 +70,9 @@ impl std::fmt::Debug for Slice {
 pub struct Parcel {
     /// The sender.
     pub from: Rank,
-    /// What it is about.
+    /// The subject of the parcel.
     pub label: Label,
-    /// The body, exactly. Give it back with [`Comm::recycle`](super::Comm::recycle).
+    /// The body, at its exact length. Give the buffer back with [`Comm::recycle`](super::Comm::recycle).
     pub bytes: Vec<u8>,
 }
 

@@ -1,26 +1,28 @@
-//! Buffers of parcels between two uses. Fresh memory of a MiB costs 256 page faults, which takes longer than filling it.
+//! Keeps the buffers of parcels between two uses. A MiB of fresh memory costs 256 page faults, which take longer than
+//! filling it.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
-/// Smallest and largest buffer. Capacities are powers of two, so that a buffer fits the next parcel of about the size.
+/// The sizes of the smallest and the largest buffer. Capacities are powers of two, so that a buffer fits the next
+/// parcel of about the same size.
 const SMALLEST: usize = 4 << 10;
 const LARGEST: usize = super::MAX_PARCEL_BYTES;
 
-/// Buffers kept.
+/// The maximum number of buffers that are kept.
 const BUFFERS_MAX: usize = 32;
-/// Bytes kept.
+/// The maximum number of bytes that are kept.
 pub(super) const BYTES_MAX: usize = 16 << 20;
 
-/// How long a pool that nobody uses keeps its memory. Checkpoints are minutes apart, and filling the pool again takes
+/// How long an unused pool keeps its memory. Checkpoints are minutes apart, and filling the pool again takes
 /// milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the module's documentation.
 pub(super) struct Pool {
-    /// The last one used in front of the others: it may be in the cache still.
+    /// The most recently used buffer comes first, because it may still be in the CPU cache.
     buffers: Vec<Vec<u8>>,
-    /// Sum of their capacities. At most `BYTES_MAX`.
+    /// The sum of the capacities of the buffers. At most `BYTES_MAX`.
     bytes: usize,
     used: Instant,
 }
@@ -30,7 +32,7 @@ impl Pool {
         Pool { buffers: Vec::new(), bytes: 0, used: Instant::now() }
     }
 
-    /// What [`take`](Self::take) gives for so many bytes.
+    /// The capacity of the buffer that [`take`](Self::take) returns for this many bytes.
     pub(super) fn capacity(bytes: usize) -> usize {
         bytes.next_power_of_two().max(SMALLEST)
     }
@@ -48,7 +50,7 @@ impl Pool {
         }
     }
 
-    /// Keeps a buffer, if it is one of ours. The one that was not used for the longest time makes room.
+    /// Keeps a buffer, if it is one of ours. The buffer that has been unused for the longest time makes room.
     pub(super) fn put(&mut self, mut buffer: Vec<u8>) {
         let capacity = buffer.capacity();
         if !capacity.is_power_of_two() || !(SMALLEST..=LARGEST).contains(&capacity) {
@@ -63,7 +65,7 @@ impl Pool {
         self.used = Instant::now();
     }
 
-    /// Gives the memory back if nothing was put in for a while.
+    /// Gives the memory back if no buffer has been put in for a while.
     pub(super) fn tidy(&mut self) {
         if !self.buffers.is_empty() && self.used.elapsed() >= PATIENCE {
             self.buffers = Vec::new();
@@ -99,7 +101,7 @@ mod tests {
         let small: Vec<_> = (0..2 * BUFFERS_MAX).map(|_| pool.take(1)).collect();
         small.into_iter().for_each(|buffer| pool.put(buffer));
         assert_eq!((pool.buffers.len(), pool.bytes), (BUFFERS_MAX, BUFFERS_MAX * SMALLEST));
-        // Not from here, and useless or harmful.
+        // These do not come from this pool, and are useless or harmful.
         pool.put(Vec::new());
         pool.put(Vec::with_capacity(2 * LARGEST));
         pool.put(Vec::with_capacity(SMALLEST + 1));

@@ -1,20 +1,20 @@
 //! N ranks in one process: the message layer of tests and of the simulation.
 //!
-//! [`world`] makes one [`ThreadComm`] per rank. The ranks may each live on their own thread, or one thread may
-//! step them in turn: nothing here waits, looks at a clock or draws a random number, so a single-threaded run
-//! replays exactly.
+//! [`world`] makes one [`ThreadComm`] per rank. Each rank may live on a thread of its own, or one thread may step all
+//! ranks in turn. Nothing here waits, looks at a clock or draws a random number, so a single-threaded run can be
+//! replayed exactly.
 //!
-//! Each rank owns one mailbox, a queue behind a mutex. A send locks the mailbox of the receiver and appends; a
-//! receive locks the rank's own mailbox and takes the oldest message. No call holds two locks at once. A message
-//! has therefore arrived when `send` returns, and `unfinished` is always 0.
+//! Each rank owns one mailbox, a queue behind a mutex. A send locks the mailbox of the receiver and appends the
+//! message; a receive locks the rank's own mailbox and takes the oldest message. No call holds two locks at once. A
+//! message has therefore arrived when `send` returns, and `unfinished` is always 0.
 //!
-//! A parcel is copied into the mailbox of its receiver if there is room, which is for a fixed number of parcels; until
-//! then it waits, uncopied, with its sender, who tries again at each of its calls. So senders feel the same back
-//! pressure as under MPI. What waits is lost when its sender dies, as it would be there.
+//! A mailbox has room for a fixed number of parcels. A parcel is copied into the mailbox of its receiver once there is
+//! room; until then it waits, uncopied, with its sender, which tries again in each of its calls. So senders feel the
+//! same back pressure as under MPI. As under MPI, waiting parcels are lost when their sender dies.
 //!
-//! A [`WorldHandle`] looks at the world from outside: it kills ranks (what `kill -9` does to a process: its
-//! later calls fail, messages to it vanish, what it sent before still arrives) and reads the number of messages
-//! and bytes of each rank, from which the cost of a protocol is plotted.
+//! A [`WorldHandle`] looks at the world from outside: it kills ranks and reads the number of messages and bytes of each
+//! rank, from which the cost of a protocol is plotted. Killing a rank does what `kill -9` does to a process: its later
+//! calls fail, and messages to it vanish, but messages that it sent before still arrive.
 #![forbid(unsafe_code)]
 
 use super::parcel::{self, PARCELS_AT_ONCE};
@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Makes a world with one rank per entry of `nodes`. Ranks with equal entries share a node; the entries are only
-/// labels, [`Comm::nodes`] returns them renumbered in the order that its contract asks for.
+/// labels, which [`Comm::nodes`] renumbers as its contract requires.
 pub fn world(nodes: &[u32]) -> Vec<ThreadComm> {
     let world = Arc::new(World {
         nodes: number_nodes(nodes),
@@ -37,7 +37,7 @@ pub fn world(nodes: &[u32]) -> Vec<ThreadComm> {
         .collect()
 }
 
-/// How much one rank has sent and received, parcels left aside.
+/// How much one rank has sent and received, not counting parcels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
     /// Messages that the rank sent, including those that vanished because their receiver was dead.
@@ -50,13 +50,13 @@ pub struct Traffic {
     pub received_bytes: u64,
 }
 
-/// What one rank owns. The mutex around it guards nothing else.
+/// The state that one rank owns. The mutex around it guards nothing else.
 #[derive(Default)]
 struct Mailbox {
     queue: VecDeque<(Rank, Vec<u8>)>,
-    /// At most `PARCELS_AT_ONCE`, until a sender quiesces.
+    /// At most `PARCELS_AT_ONCE`, unless a sender has called `quiesce`.
     parcels: VecDeque<Parcel>,
-    /// Parcels that the owner has sent and that found no room yet.
+    /// Parcels that the owner has sent, but for which there has been no room yet.
     unsent: usize,
     /// The rank was killed, cancelled or dropped. Invariant: a closed mailbox is empty and stays empty.
     closed: bool,
@@ -82,8 +82,8 @@ impl World {
         self.mailboxes.len() as u32
     }
 
-    /// The mailbox of a member. A panic while it was locked is no reason to stop: each change is one push, pop
-    /// or assignment, so the mailbox is whole at any time.
+    /// The mailbox of a member. A panic while the mailbox was locked is no reason to stop: each change is a single
+    /// push, pop or assignment, so the mailbox is consistent at any time.
     fn mailbox(&self, rank: Rank) -> Guard<'_, Mailbox> {
         self.mailboxes[rank.index()].lock()
     }
@@ -93,19 +93,19 @@ impl World {
 pub struct ThreadComm {
     rank: Rank,
     world: Arc<World>,
-    /// Parcels that found no room yet, in the order in which they were sent.
+    /// Parcels for which there has been no room yet, in the order in which they were sent.
     outbox: VecDeque<(Rank, Label, Slice)>,
 }
 
 impl ThreadComm {
-    /// The rank's own mailbox, if it still lives.
+    /// The rank's own mailbox, if it has not been closed.
     fn own(&self) -> Result<Guard<'_, Mailbox>, CommError> {
         let own = self.world.mailbox(self.rank);
         if own.closed { Err(CommError::Closed { rank: self.rank }) } else { Ok(own) }
     }
 
-    /// Delivers the parcels that find room now, in mailboxes with room for so many. The copy is made under the
-    /// receiver's lock, so that room that was seen is there.
+    /// Delivers the parcels that find room now, in mailboxes that hold up to `room` parcels. The copy is made under the
+    /// receiver's lock, so that the room is still there.
     fn deliver(&mut self, room: usize) -> Result<(), CommError> {
         drop(self.own()?);
         if self.outbox.is_empty() {
@@ -157,7 +157,7 @@ impl Comm for ThreadComm {
             own.traffic.sent_messages += 1;
             own.traffic.sent_bytes += bytes.len() as u64;
         }
-        // Copied before the receiver's lock is taken, so that a long message delays nobody else.
+        // The bytes are copied before the receiver's lock is taken, so that a long message delays no other rank.
         let bytes = bytes.to_vec();
         let mut mailbox = self.world.mailbox(to);
         if !mailbox.closed {
@@ -199,7 +199,7 @@ impl Comm for ThreadComm {
         Ok(self.own()?.parcels.pop_front())
     }
 
-    /// The next parcel gets memory of its own: nothing is measured on this layer.
+    /// Drops the buffer, so that the next parcel gets new memory: nothing is measured on this layer.
     fn recycle(&mut self, bytes: Vec<u8>) {
         drop(bytes);
     }
@@ -208,7 +208,8 @@ impl Comm for ThreadComm {
         self.outbox.len()
     }
 
-    /// Delivers what still waits, room or not: nothing may wait here, and nobody sends any more.
+    /// Delivers all parcels that still wait, whether or not there is room: nothing may wait here, and no rank sends any
+    /// more.
     fn quiesce(&mut self, _limit: Duration) -> Result<bool, CommError> {
         self.deliver(usize::MAX)?;
         Ok(true)
@@ -226,20 +227,20 @@ impl Drop for ThreadComm {
     }
 }
 
-/// A view of a [`world`] from outside, for the one who runs the experiment. Clones look at the same world.
+/// A view of a [`world`] from outside, for the code that runs the experiment. Clones look at the same world.
 ///
 /// Ranks outside the world are dead and have no traffic.
 #[derive(Clone)]
 pub struct WorldHandle(Arc<World>);
 
 impl WorldHandle {
-    /// Number of ranks, the dead ones included.
+    /// The number of ranks, including the dead ones.
     pub fn size(&self) -> u32 {
         self.0.size()
     }
 
-    /// Kills a rank: its later calls return [`CommError::Closed`], and messages to it vanish, those that wait in
-    /// its mailbox included. Messages that it sent before still arrive.
+    /// Kills a rank: its later calls return [`CommError::Closed`], and messages to it vanish, including those that wait
+    /// in its mailbox. Messages that it sent before still arrive.
     pub fn kill(&self, rank: Rank) {
         if rank.0 < self.0.size() {
             self.0.mailbox(rank).close();
@@ -251,7 +252,7 @@ impl WorldHandle {
         rank.0 < self.0.size() && !self.0.mailbox(rank).closed
     }
 
-    /// What the rank has sent and received since the start or the last [`reset_traffic`](Self::reset_traffic).
+    /// How much the rank has sent and received since the start or the last [`reset_traffic`](Self::reset_traffic).
     pub fn traffic(&self, rank: Rank) -> Traffic {
         if rank.0 < self.0.size() { self.0.mailbox(rank).traffic } else { Traffic::default() }
     }
@@ -263,8 +264,8 @@ impl WorldHandle {
         }
     }
 
-    /// Messages and parcels that were sent and not yet received, over all ranks. A single-threaded simulation in which
-    /// no rank has anything to do and this is 0 is stuck.
+    /// The number of messages and parcels, over all ranks, that have been sent but not received. If this is 0 in a
+    /// single-threaded simulation and no rank has anything to do, the simulation is stuck.
     pub fn in_flight(&self) -> usize {
         let of = |mailbox: &Mailbox| mailbox.queue.len() + mailbox.parcels.len() + mailbox.unsent;
         (0..self.0.size()).map(|rank| of(&self.0.mailbox(Rank(rank)))).sum()
@@ -311,7 +312,7 @@ mod tests {
             a.send_parcel(Rank(1), [number; 6], slice()).unwrap();
         }
         assert_eq!((a.unsent_parcels(), handle.in_flight()), (20 - PARCELS_AT_ONCE, 20));
-        // Taking one makes room, which the sender uses at its next call.
+        // Taking a parcel makes room, which the sender uses in its next call.
         assert_eq!(b.receive_parcel(), Ok(Some(Parcel { from: Rank(0), label: [0; 6], bytes: vec![7; 3] })));
         assert_eq!(a.receive(), Ok(None));
         assert_eq!((a.unsent_parcels(), handle.in_flight()), (19 - PARCELS_AT_ONCE, 19));
@@ -324,7 +325,7 @@ mod tests {
         let heard: Vec<_> = std::iter::from_fn(|| b.receive_parcel().unwrap()).map(|parcel| parcel.label[0]).collect();
         assert_eq!(heard, (1..=PARCELS_AT_ONCE as u64).collect::<Vec<_>>());
 
-        // The living lose nothing but the parcels: those to the dead vanish, and the bytes are released.
+        // The living ranks lose only the parcels to dead ranks, which vanish, and whose bytes are released.
         a.cancel();
         for _ in 0..100 {
             b.send_parcel(Rank(0), [0; 6], slice()).unwrap();

@@ -14,7 +14,7 @@ const PROBLEMS_MAX: usize = 100;
 /// The maximum number of characters of a value or a name in a message. A longer one is cut.
 const SHOWN_CHARS_MAX: usize = 80;
 
-/// Why there is no configuration.
+/// Why a configuration could not be made.
 ///
 /// [`ConfigError::problems`] lists each problem separately, whether there was one or there were several.
 ///
@@ -182,7 +182,7 @@ fn did_you_mean(suggestion: &Option<String>) -> String {
     suggestion.as_ref().map(|name| format!("; did you mean {name}?")).unwrap_or_default()
 }
 
-/// Prints problems as a list, one a line.
+/// Prints problems as a list, one on each line.
 struct Listing<'a>(&'a [ConfigError], usize);
 
 impl fmt::Display for Listing<'_> {
@@ -205,7 +205,7 @@ pub(super) struct Problems {
 }
 
 impl Problems {
-    /// Adds one. The closure, which may search for a suggestion, runs only if the problem is kept.
+    /// Adds a problem. The closure, which may search for a suggestion, runs only if the problem is kept.
     pub fn push(&mut self, problem: impl FnOnce() -> ConfigError) {
         if self.kept.len() < PROBLEMS_MAX {
             self.kept.push(problem());
@@ -214,7 +214,7 @@ impl Problems {
         }
     }
 
-    /// `Ok` if there were none.
+    /// Returns `Ok` if no problem was found.
     pub fn into_result(mut self) -> Result<(), ConfigError> {
         match self.kept.len() {
             0 => Ok(()),

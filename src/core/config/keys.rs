@@ -10,14 +10,14 @@ use super::values::Config;
 /// The prefix of all environment variables of Bivouac.
 pub(super) const VARIABLE_PREFIX: &str = "BIVOUAC_";
 
-/// The key whose variable has no section in its name, because people expect it so.
+/// The key whose variable has no section in its name, because people expect `BIVOUAC_LOG`.
 const LOG: &str = "job.log";
 
-/// One key.
+/// A key of the configuration.
 pub(super) struct Key {
-    /// Section and name: `local.every`.
+    /// The section and the name, for example `local.every`.
     pub name: &'static str,
-    /// The key belongs to the job part, which all ranks share.
+    /// Whether the key belongs to the job part, which all ranks share.
     pub is_job: bool,
     /// The allowed values, in words.
     pub allowed: &'static str,
@@ -28,17 +28,17 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The section.
+    /// The section of the key.
     pub fn section(&self) -> &'static str {
         self.name.split_once('.').map_or("", |(section, _)| section)
     }
 
-    /// The name within the section.
+    /// The name of the key within its section.
     pub fn leaf(&self) -> &'static str {
         self.name.split_once('.').map_or("", |(_, leaf)| leaf)
     }
 
-    /// The environment variable that overrides it.
+    /// The environment variable that overrides the key.
     pub fn variable(&self) -> String {
         if self.name == LOG {
             return format!("{VARIABLE_PREFIX}LOG");
@@ -52,19 +52,19 @@ impl Key {
     }
 }
 
-/// The key of this name (`section.leaf`).
+/// The key with this name (`section.leaf`).
 pub(super) fn find(section: &str, leaf: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.section() == section && key.leaf() == leaf)
 }
 
-/// The names of all sections, each once.
+/// The names of all sections, each listed once.
 pub(super) fn sections() -> Vec<&'static str> {
     let mut names: Vec<_> = KEYS.iter().map(Key::section).collect();
     names.dedup();
     names
 }
 
-/// A key, its field and its kind; the field's first part says whether ranks must share it.
+/// Describes a key by its field and its kind. The first part of the field says whether all ranks must share it.
 macro_rules! key {
     ($name:literal, job.$($field:ident).+, $kind:expr) => { key!(@ $name, true, job.$($field).+, $kind) };
     ($name:literal, node.$($field:ident).+, $kind:expr) => { key!(@ $name, false, node.$($field).+, $kind) };

@@ -23,11 +23,11 @@ use std::time::Duration;
 
 /// A kind of value.
 pub(super) struct Kind<T> {
-    /// What is allowed, in words that follow "allowed is".
+    /// The allowed values, in words that follow "allowed: ".
     pub allowed: &'static str,
     /// The checked value; `None` if the raw one is not allowed.
     pub read: fn(&Raw) -> Option<T>,
-    /// The checked value as a raw one that reads back equal; equal values give equal ones.
+    /// Prints the checked value as a raw value that reads back equal. Equal values give equal raw values.
     pub show: fn(&T) -> Raw,
 }
 
@@ -114,7 +114,7 @@ pub(super) const EVERY: Kind<Choice<u64>> = Kind {
     show: |value| show_choice(value, show_integer),
 };
 
-/// The kind for a tier whose `every` is never left to the session.
+/// The kind for a tier whose `every` cannot be left to the session.
 pub(super) const FIXED_EVERY: Kind<Choice<u64>> = Kind {
     allowed: FROM_ONE.allowed,
     read: |raw| (FROM_ONE.read)(raw).map(Choice::Fixed),
@@ -305,7 +305,7 @@ pub(super) const PIN_ORDER: Kind<PinOrder> = Kind {
     },
 };
 
-/// The word for no bound.
+/// The word that means that there is no bound.
 const UNLIMITED: &str = "unlimited";
 
 pub(super) const BURSTS: Kind<Option<u32>> = Kind {
@@ -480,7 +480,7 @@ pub(super) const DOMAINS: Kind<DomainSource> = Kind {
     show: |value| match value {
         DomainSource::Node => Raw::Text("node".to_owned()),
         DomainSource::Slurm => Raw::Text("slurm".to_owned()),
-        // A file whose name is one of the words needs its folder to be told from it.
+        // A file whose name is one of these words needs its folder to distinguish it from the word.
         DomainSource::File(path) if matches!(path.to_str().map(str::trim), Some("node" | "slurm")) => {
             show_path(&Path::new(".").join(path))
         }
@@ -505,7 +505,7 @@ fn show_integer(value: &u64) -> Raw {
     Raw::Integer((*value).into())
 }
 
-/// A size in bytes.
+/// Reads a size in bytes.
 fn size(raw: &Raw) -> Option<u64> {
     match raw {
         Raw::Integer(value) => u64::try_from(*value).ok(),
@@ -513,7 +513,7 @@ fn size(raw: &Raw) -> Option<u64> {
     }
 }
 
-/// The longest duration: far beyond any run, and far from where adding it to a clock overflows.
+/// The longest duration. It is far longer than any run, and far too short for a clock to overflow when it is added.
 const SPAN_MAX: Duration = Duration::from_secs(36_500 * 86_400);
 
 fn span(raw: &Raw) -> Option<Duration> {
@@ -525,7 +525,7 @@ fn span(raw: &Raw) -> Option<Duration> {
     within_span_max(value)
 }
 
-/// A value, or the word that leaves it to the session.
+/// Reads a value, or the word that leaves it to the session.
 fn choice<T>(raw: &Raw, read: fn(&Raw) -> Option<T>) -> Option<Choice<T>> {
     match raw.text().map(str::trim) {
         Some(AUTO) => Some(Choice::Auto),
@@ -548,7 +548,7 @@ fn show_span(value: &Duration) -> Raw {
     Raw::Text(show_seconds(value))
 }
 
-/// Prints all digits that are there, so that different durations have different text.
+/// Prints all digits of a duration, so that different durations have different text.
 fn show_seconds(value: &Duration) -> String {
     let text = format!("{}.{:09}", value.as_secs(), value.subsec_nanos());
     format!("{}s", text.trim_end_matches('0').trim_end_matches('.'))
@@ -563,13 +563,13 @@ fn path(raw: &Raw) -> Option<PathBuf> {
 fn show_path(path: &PathBuf) -> Raw {
     match path.to_str() {
         Some(text) => Raw::Text(text.to_owned()),
-        // Only a program can set such a path; the debug form keeps the bytes apart when ranks compare.
+        // Only a program can set such a path. The debug form keeps different bytes distinct when ranks compare them.
         None => Raw::Other(format!("{path:?}, which is not UTF-8")),
     }
 }
 
-/// Signals with which a job can be asked to end. Those that cannot be caught are left out, those of faults (returning from their handlers
-/// is undefined), and those that MPI libraries and children cause in normal operation.
+/// Signals with which a job can be asked to end. The list leaves out signals that cannot be caught, signals of faults (returning from their
+/// handlers is undefined), and signals that MPI libraries and child processes cause in normal operation.
 const SIGNALS: [(&str, i32); 15] = [
     ("HUP", libc::SIGHUP),
     ("INT", libc::SIGINT),

@@ -168,7 +168,7 @@ impl Config {
         if !(self.job.memory_enabled || self.job.has_files()) {
             problems.push(|| ConfigError::NoTier);
         }
-        // The store is memory by default, so that it only matters once something is protected.
+        // Copies and parity are kept in memory by default, so `store` matters only once something is protected.
         let store = self.job.redundancy.store;
         let scheme = self.job.redundancy.first_scheme();
         let has_store = match store {

@@ -1,12 +1,13 @@
-//! The name that was probably meant.
+//! Finds the name that was probably meant.
 #![forbid(unsafe_code)]
 
-/// The maximum number of edits of a misspelt word. With more it is another word.
+/// The maximum number of edits of a misspelt word. A word that needs more edits is a different word.
 const EDITS_MAX: usize = 3;
 /// The shortest beginning of a word that is taken for the word.
 const CUT_MIN: usize = 3;
 
-/// The candidate with the fewest edits from `name`, if they are few for a word of its length; the first one of equals.
+/// The candidate with the fewest edits from `name`, if their number is small for a word of its length. Of several equally near candidates,
+/// it is the first.
 pub(super) fn nearest<S: AsRef<str>>(name: &str, candidates: impl IntoIterator<Item = S>) -> Option<S> {
     let name: Vec<char> = name.chars().take(256).flat_map(char::to_lowercase).collect();
     let mut best = None;
@@ -15,7 +16,8 @@ pub(super) fn nearest<S: AsRef<str>>(name: &str, candidates: impl IntoIterator<I
         if wanted == name {
             return Some(candidate);
         }
-        // Cut off rather than misspelt, and longer words are cut off more often: `dir` is `directory`, and not `direct`.
+        // The word was cut off rather than misspelt. Longer words are cut off more often, so `dir` is taken for
+        // `directory` and not for `direct`.
         if name.len() >= CUT_MIN && wanted.starts_with(&name) {
             let is_longer = |(edits, known): &(usize, S)| *edits > 0 || known.as_ref().len() < candidate.as_ref().len();
             if best.as_ref().is_none_or(is_longer) {
@@ -35,9 +37,9 @@ pub(super) fn nearest<S: AsRef<str>>(name: &str, candidates: impl IntoIterator<I
     best.map(|(_, candidate)| candidate)
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours that turn `from` into `to`.
+/// The number of insertions, deletions, replacements and swaps of neighbours that turn `from` into `to`.
 ///
-/// Fills the table of distances between all prefixes row by row; only the last two rows are needed.
+/// The table of distances between all prefixes is filled row by row, and only the last two rows are kept.
 fn distance(from: &[char], to: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut row: Vec<usize> = (0..=to.len()).collect();

@@ -5,29 +5,29 @@ use std::borrow::Cow;
 use std::fmt;
 use toml::de::{DeTable, DeValue};
 
-/// A value as it was written, not checked yet.
+/// A value as it was written, before it is checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Raw {
-    /// An integer of TOML.
+    /// A TOML integer.
     Integer(i128),
-    /// A float of TOML.
+    /// A TOML float.
     Float(f64),
     /// `true` or `false`.
     Bool(bool),
-    /// A quoted string of TOML.
+    /// A quoted TOML string.
     Text(String),
-    /// An unquoted date or time of TOML.
+    /// An unquoted TOML date or time.
     Time(String),
-    /// The text of an environment variable, whose type is not known.
+    /// The text of an environment variable, whose type is unknown.
     Word(String),
-    /// A table of TOML, in the order of the text.
+    /// A TOML table, in the order of the text.
     Table(Vec<(String, Raw)>),
-    /// Something that no key accepts, in words.
+    /// Something that no key accepts, described in words.
     Other(String),
 }
 
 impl Raw {
-    /// A value of TOML.
+    /// Takes a TOML value.
     pub(super) fn of(value: &DeValue<'_>) -> Raw {
         match value {
             DeValue::String(text) => Raw::Text(text.clone().into_owned()),
@@ -49,7 +49,7 @@ impl Raw {
         }
     }
 
-    /// The entries of a table. In an environment variable it is written as an inline table of TOML.
+    /// The entries of a table. In an environment variable, a table is written as an inline TOML table.
     pub(super) fn table(&self) -> Option<Cow<'_, [(String, Raw)]>> {
         match self {
             Raw::Table(entries) => Some(Cow::Borrowed(entries)),
@@ -74,7 +74,7 @@ impl Raw {
     pub(super) fn integer(&self) -> Option<u64> {
         match self {
             Raw::Integer(value) => u64::try_from(*value).ok(),
-            // Rust's parser would also take a sign, which the other readers of numbers refuse.
+            // Rust's parser would also accept a sign, which the other readers of numbers refuse.
             Raw::Word(word) if word.trim().bytes().all(|b| b.is_ascii_digit()) => word.trim().parse().ok(),
             _ => None,
         }
@@ -116,7 +116,7 @@ impl fmt::Display for Raw {
     }
 }
 
-/// The entries of a table in the order of the text: offset, name, value.
+/// The entries of a table in the order of the text, each with its offset, name and value.
 pub(super) fn by_offset<'a>(table: &'a DeTable<'_>) -> Vec<(usize, &'a str, &'a DeValue<'a>)> {
     let mut entries: Vec<_> =
         table.iter().map(|(name, value)| (name.span().start, name.get_ref().as_ref(), value.get_ref())).collect();

@@ -175,7 +175,7 @@ impl RegionMethods {
 #[error("exceptions for regions must be {}", REGIONS_ALLOWED)]
 pub struct NotRegionMethods;
 
-/// The form of the table in words.
+/// The form of the table, in words.
 pub(super) const REGIONS_ALLOWED: &str = "a table with a key \"checkpoint/region\" for each exception, whose value is a method, or a \
     table with method and, for list, tree and auto, chunk (a power of two from 32 to 4096): { \"heat/t\" = \"full\", \
     \"graph/counts\" = { method = \"tree\", chunk = 128 } }";
@@ -188,7 +188,7 @@ impl FromStr for RegionMethods {
     }
 }
 
-/// The text that [`RegionMethods::from_str`] reads back.
+/// Prints the text that [`RegionMethods::from_str`] reads back.
 impl fmt::Display for RegionMethods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.show(), f)

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// The maximum number of copies that `partner` makes.
 const COPIES_MAX: u32 = 8;
-/// The most parity members of an `rs` set.
+/// The maximum number of parity members of an `rs` set.
 const PARITY_MAX: u32 = 8;
 /// The maximum number of members of a set.
 const MEMBERS_MAX: u32 = 64;
@@ -60,7 +60,7 @@ impl Scheme {
         }
     }
 
-    /// Members of a set: a rank and its copies, or data and parity together.
+    /// The number of members of a set: a rank and its copies, or data and parity together.
     pub fn members(&self) -> u32 {
         match *self {
             Scheme::None => 1,
@@ -82,7 +82,7 @@ impl Scheme {
     }
 }
 
-/// The spelling that [`Scheme::from_str`] reads back: `none`, `partner(1)`, `xor(8)`, `rs(4,2)`.
+/// Prints the spelling that [`Scheme::from_str`] reads back: `none`, `partner(1)`, `xor(8)`, `rs(4,2)`.
 impl fmt::Display for Scheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -99,12 +99,12 @@ impl fmt::Display for Scheme {
 #[error("a redundancy scheme must be {}", SCHEME_ALLOWED)]
 pub struct NotAScheme;
 
-/// The schemes in words.
+/// The schemes, in words.
 pub(super) const SCHEME_ALLOWED: &str = "\"none\", \"partner\" or \"partner(N)\" with 1 to 8 copies, \"xor\" or \
     \"xor(N)\" with 2 to 64 members, or \"rs(K,M)\" with K data and M parity members, where K is at least 1, M is 1 to 8, \
     and there are at most 64 in all";
 
-/// Reads a scheme; blanks around words and numbers do not matter.
+/// Reads a scheme. Blanks around words and numbers have no effect.
 impl FromStr for Scheme {
     type Err = NotAScheme;
 
@@ -131,7 +131,7 @@ impl FromStr for Scheme {
     }
 }
 
-/// Digits only: Rust's parser would also take a sign.
+/// Reads a number that consists of digits only. Rust's parser would also accept a sign.
 fn whole_number<T: FromStr>(text: &str) -> Option<T> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_number { text.parse().ok() } else { None }
@@ -304,7 +304,7 @@ impl NamePolicies {
 #[error("exceptions for checkpoint names must be {}", NAMES_ALLOWED)]
 pub struct NotNamePolicies;
 
-/// The form of the table in words.
+/// The form of the table, in words.
 pub(super) const NAMES_ALLOWED: &str = "a table with a key for each checkpoint name, whose value is a scheme, or a table with scheme, \
     every (a whole number from 1) and every_seconds (a duration): { mesh = \"none\", heat = { scheme = \"rs(2,2)\", every = 5 } }";
 
@@ -316,7 +316,7 @@ impl FromStr for NamePolicies {
     }
 }
 
-/// The text that [`NamePolicies::from_str`] reads back.
+/// Prints the text that [`NamePolicies::from_str`] reads back.
 impl fmt::Display for NamePolicies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.show(), f)

@@ -29,7 +29,7 @@ impl Default for StaggerConfig {
             bursts: None,
             scope: BurstScope::default(),
             order: BurstOrder::default(),
-            // A device of 80 GB on a link of 25 GB/s is done in about three seconds.
+            // A device of 80 GB on a link of 25 GB/s needs about three seconds.
             patience: Duration::from_secs(10),
             rate: FlushRate::default(),
             slowdown: 0.02,

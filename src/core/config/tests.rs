@@ -1,4 +1,4 @@
-//! Tests of the module as a whole: text and environment in, checked values or errors out.
+//! Tests of the module as a whole, from text and environment to checked values or errors.
 
 use super::error::Problems;
 use super::text::PLACE_VARIABLES;
@@ -30,7 +30,7 @@ fn message(toml: &str) -> String {
     Config::from_toml(toml).expect_err(toml).to_string()
 }
 
-/// The configuration as TOML text, from the table of keys.
+/// Prints the configuration as TOML text, by the table of keys.
 fn to_toml(config: &Config) -> String {
     keys::KEYS.iter().map(|key| format!("{} = {}\n", key.name, (key.show)(config))).collect()
 }
@@ -141,7 +141,7 @@ fn unusual() -> Config {
     }
 }
 
-/// What `main` prints that returns it.
+/// Tests what a `main` that returns the error prints.
 #[test]
 fn an_error_reads_the_same_in_debug_output() {
     let error = Config::from_toml("[locla]\nevery = 0").unwrap_err();
@@ -196,7 +196,8 @@ fn nothing_at_all_is_the_default() {
     assert_eq!(Config::default().check(), Ok(()));
 }
 
-/// [`unusual`] as a user would write it, by hand, so that a mistake in the table cannot hide behind itself.
+/// [`unusual`] as a user would write it. The text does not use the table, so that a mistake in the
+/// table cannot hide itself.
 const UNUSUAL: &str = r#"
 [job]
 name = "heat flow"
@@ -313,7 +314,7 @@ check_every = 1.5
 #[test]
 fn every_key_is_read_from_text_and_from_its_variable() {
     for tier in ["memory", "local", "global"] {
-        // One tier must be enabled, and the local one as long as parity is to rest on it.
+        // One tier must be enabled, and the local tier must be if parity is to be kept on it.
         let mut wanted = unusual();
         wanted.job.memory_enabled = tier == "memory";
         wanted.job.local_enabled = tier == "local";
@@ -343,7 +344,8 @@ fn load_reads_the_file_and_then_the_environment_of_the_process() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bivouac.toml");
     std::fs::write(&path, "[job]\nname = 'loaded'\n").unwrap();
-    // Compared with the inner function, so that the variables of whoever runs the tests do not matter.
+    // The result is compared with that of the inner function, so that the environment variables of
+    // the test run do not matter.
     assert_eq!(Config::load(&path), text::resolve(text::Source::File(&path), std::env::vars_os()));
     assert_eq!(Config::from_env(), Config::from_variables(std::env::vars_os()));
     let loaded = text::resolve(text::Source::File(&path), []).unwrap();
@@ -743,7 +745,7 @@ fn differences_name_key_and_both_values() {
     assert_eq!(JobConfig::differences(&here, &here), []);
 }
 
-/// Lines of TOML made of real and of random names and values: many parse, and many are nearly right.
+/// Lines of TOML that consist of real and random names and values. Many parse, and many are nearly right.
 fn line() -> impl Strategy<Value = String> {
     let names: Vec<String> = keys::KEYS.iter().map(|key| key.name.to_owned()).collect();
     let name = prop_oneof![4 => proptest::sample::select(names), 1 => "[a-z_.]{1,12}"];
@@ -759,7 +761,8 @@ fn line() -> impl Strategy<Value = String> {
     (name, value).prop_map(|(name, value)| format!("{name} = {value}"))
 }
 
-/// What holds of every answer: a configuration passes its own check and reads back equal; an error has text.
+/// Checks what every answer must fulfil: a configuration passes its own check and reads back
+/// equal, and an error has text.
 fn consistent(answer: Result<Config, ConfigError>) {
     match answer {
         Ok(config) => {

@@ -1,8 +1,8 @@
-//! Raw text: the file and the environment become settings, and settings become a checked [`Config`].
+//! Turns the file and the environment into settings, and settings into a checked [`Config`].
 //!
-//! A setting is a key of the table, a raw value, and where it was written. Settings are applied to the defaults in order, those of the
-//! environment last. A setting that is refused is reported and leaves the value as it was. At the end either all settings are right or
-//! nothing is returned.
+//! A setting is a key of the table, a raw value, and the place where the value was written. Settings are applied to the defaults in order,
+//! those of the environment last. A setting that is refused is reported and leaves the value unchanged. Unless all settings are right, no
+//! configuration is returned.
 #![forbid(unsafe_code)]
 
 use super::error::{ConfigError, Problems, shown, shown_name};
@@ -21,8 +21,8 @@ use toml::de::{DeTable, DeValue};
 
 /// The variable that names a configuration file.
 pub(super) const FILE_VARIABLE: &str = "BIVOUAC_CONFIG";
-/// Variables that say where an installation is: the first names the shared library for the Python module; CMake reads `BIVOUAC_ROOT`, and
-/// modules of clusters set it and the others.
+/// Variables that name the place of an installation. The first names the shared library for the Python module. CMake reads `BIVOUAC_ROOT`,
+/// and modules of clusters set this variable and the others.
 pub(super) const PLACE_VARIABLES: [&str; 8] = [
     "BIVOUAC_LIBRARY",
     "BIVOUAC_ROOT",
@@ -35,10 +35,10 @@ pub(super) const PLACE_VARIABLES: [&str; 8] = [
 ];
 /// The prefix of variables that belong to test programs.
 const TEST_PREFIX: &str = "BIVOUAC_TEST_";
-/// The largest file that is read. The sample with all its comments has about 8 KiB.
+/// The size of the largest file that is read. The sample with all its comments has about 8 KiB.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The source before the environment.
+/// The source that is read before the environment.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
     Nothing,
@@ -55,7 +55,7 @@ impl Source<'_> {
     }
 }
 
-/// A value for a key, not checked yet.
+/// A value for a key, before it is checked.
 pub(super) struct Setting {
     pub key: &'static Key,
     pub raw: Raw,
@@ -106,7 +106,7 @@ fn resolve_all(
             None => problems.push(|| key.refusal(&raw, origin)),
         }
     }
-    // Smaller ones find more that has not changed.
+    // Smaller blocks find more data that has not changed.
     if config.job.reduction.is_on() && !config.origins.contains_key("job.block") {
         config.job.block_bytes = BLOCK_REDUCED;
     }
@@ -132,10 +132,10 @@ fn file_settings(path: &Path, source: Source<'_>, problems: &mut Problems) -> Ve
 fn read_file(path: &Path) -> Result<String, ConfigError> {
     let unreadable = |error: std::io::Error| ConfigError::Unreadable {
         path: path.to_path_buf(),
-        // The calls below fail with the system's errors, but for a path that holds a zero byte.
+        // The calls below fail with the system's errors, except for a path that contains a zero byte.
         errno: error.raw_os_error().unwrap_or(libc::EINVAL),
     };
-    // Looked at before it is opened, because opening a pipe would wait for a writer.
+    // The path is checked before it is opened, because opening a pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(ConfigError::NotAFile { path: path.to_path_buf() });
     }
@@ -152,7 +152,7 @@ fn read_file(path: &Path) -> Result<String, ConfigError> {
     })
 }
 
-/// Offsets of line ends, to turn an offset into a line number.
+/// The offsets of the ends of lines, for turning an offset into a line number.
 struct Lines(Vec<usize>);
 
 impl Lines {
@@ -165,7 +165,7 @@ impl Lines {
     }
 }
 
-/// Reads TOML. Text with syntax mistakes gives no settings, because what the parser makes of the rest is a guess.
+/// Reads TOML. Text with syntax mistakes gives no settings, because the parser can only guess at the rest.
 pub(super) fn text_settings(text: &str, source: Source<'_>, problems: &mut Problems) -> Vec<Setting> {
     let lines = Lines::of(text.as_bytes());
     let (document, mistakes) = DeTable::parse_recoverable(text);
@@ -177,7 +177,7 @@ pub(super) fn text_settings(text: &str, source: Source<'_>, problems: &mut Probl
         return Vec::new();
     }
     let mut found = Found { settings: Vec::new(), problems };
-    // The parser sorts by name; people read from top to bottom.
+    // The parser sorts entries by name, but people read from top to bottom.
     for (offset, name, value) in by_offset(document.get_ref()) {
         let origin = source.origin(lines.line(offset));
         match (keys::sections().into_iter().find(|section| *section == name), value) {
@@ -194,7 +194,7 @@ pub(super) fn text_settings(text: &str, source: Source<'_>, problems: &mut Probl
     found.settings
 }
 
-/// What a text holds, while it is read.
+/// The contents of a text, while it is being read.
 struct Found<'a> {
     settings: Vec<Setting>,
     problems: &'a mut Problems,
@@ -214,7 +214,7 @@ fn unknown_section(name: &str, origin: Origin) -> ConfigError {
     ConfigError::UnknownSection { section: shown_name(name), origin, suggestion }
 }
 
-/// Looks for a near name in the same section, then for the same or a near name in another one.
+/// Looks for a similar name in the same section, then for the same or a similar name in another one.
 fn unknown_key(section: Option<&str>, leaf: &str, origin: Origin) -> ConfigError {
     let near = |keys: Vec<&'static Key>| {
         let leaf = nearest(leaf, keys.iter().map(|key| key.leaf()))?;
@@ -260,7 +260,7 @@ fn program_setting(name: &str, word: &str, problems: &mut Problems) -> Option<Se
     }
 }
 
-/// The known variable that is nearest. The common prefix is not compared.
+/// The known variable with the nearest name. The common prefix is not compared.
 fn nearest_variable(name: &str) -> Option<String> {
     let known: Vec<String> = KEYS.iter().map(Key::variable).chain([FILE_VARIABLE.to_owned()]).collect();
     let bare = |name: &str| name.strip_prefix(VARIABLE_PREFIX).unwrap_or(name).to_owned();

@@ -1,4 +1,4 @@
-//! A rank's boxes of an array, as a program describes them and as records have them.
+//! A rank's boxes of an array, as a program describes them and as records store them.
 
 use super::packed::{BOXES_MAX, ELEMENTS_MAX, Head};
 use super::strides::Strides;
@@ -170,7 +170,7 @@ impl Boxes {
             })?);
             let sides = extent.iter().zip(before.iter().zip(after));
             let memory = sides.map(|(extent, (before, after))| extent.checked_add(*before)?.checked_add(*after));
-            // A dimension without elements does not make room for what the others have.
+            // A dimension without elements does not make room for more elements in the others.
             let memory = memory.map(|side| side.map(|side| side.max(1)));
             let elements = memory.into_iter().try_fold(1u64, |all, side| all.checked_mul(side?));
             if elements.is_none_or(|elements| elements > ELEMENTS_MAX) {
@@ -353,7 +353,7 @@ mod tests {
             let mut rest = &bytes[..];
             prop_assert_eq!(Parts::take(&mut rest), Some(parts));
             prop_assert!(rest.is_empty());
-            // Cut short it is nothing.
+            // A truncated form is invalid.
             for end in 0..bytes.len() {
                 prop_assert_eq!(Parts::take(&mut &bytes[..end]), None);
             }
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_box_in_three_dimensions_takes_less_than_64_bytes() {
-        // Boxes far apart in an array of the largest size, each of another extent.
+        // Boxes that are far apart in an array of the maximum size, each of a different extent.
         let side = 1u64 << 20;
         let boxes = (0..1000u64).fold(Boxes::of([side, side, side]), |boxes, number| {
             let at = |by: u64| number.wrapping_mul(by) % (side / 2);

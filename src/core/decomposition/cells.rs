@@ -1,17 +1,17 @@
-//! Cells, into which the ranks cut an array to look at its parts together. Each cell has an owner, to which every rank sends its elements
-//! of the cell.
+//! Cells, into which the ranks cut an array to compare its parts with each other. Each cell has an owner, to which every rank sends its
+//! elements of the cell.
 //!
-//! A cell has about the shape of the mean part, so that few parts lie in one and a part lies in few. Arithmetic on a few sums over all
-//! ranks says which cells there are, and who owns them. If every element has an owner, they are a grid of at most 64 cells for each rank. A
-//! sparse array may have all its elements in one corner, so its cells lie in layers (`layers.rs`). If many parts lie in one cell
-//! nevertheless, its owner [cuts it](super::shelf) and sends the pieces on.
+//! A cell has about the shape of the mean part, so that few parts lie in one cell and each part lies in few cells. Arithmetic on a few sums
+//! over all ranks determines which cells exist, and who owns them. If every element has an owner, the cells form a grid of at most 64 cells
+//! for each rank. A sparse array may have all its elements in one corner, so its cells are arranged in layers (`layers.rs`). If many parts
+//! lie in one cell nevertheless, its owner [cuts it](super::shelf) and sends the pieces on.
 
 use super::layers::{Layers, exponent};
 use super::{Cuboid, DIMS, Identity, Parts};
 use crate::base::Rank;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The most cells for each rank.
+/// The maximum number of cells for each rank.
 const CELLS_MAX: u64 = 64;
 
 /// Sums over the parts of all ranks.
@@ -21,8 +21,8 @@ pub struct Sums {
     pub parts: u64,
     /// The sums of their extents in each dimension, unless the array is sparse.
     pub extents: [u64; DIMS],
-    /// For a sparse array: the sums of the exponents of the powers of two that are as wide as the parts. One part that is as wide as
-    /// millions of others changes their mean little.
+    /// For a sparse array: the sums of the exponents of the least powers of two that are at least as wide as the parts. So one part
+    /// that is as wide as millions of others changes the mean only a little.
     pub exponents: [u64; DIMS],
     /// The sum of their elements.
     pub volume: u64,
@@ -30,7 +30,7 @@ pub struct Sums {
     pub identity: Identity,
 }
 
-/// The number of numbers in which sums travel.
+/// The number of numbers that represent the sums in a message.
 const NUMBERS: usize = 2 * DIMS + 6;
 
 impl Sums {
@@ -96,7 +96,7 @@ pub struct Cells {
     lie: Lie,
 }
 
-/// How the cells lie.
+/// How the cells are arranged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Lie {
     Grid(Grid),
@@ -118,18 +118,18 @@ impl Cells {
         &self.whole
     }
 
-    /// The number of ranks that they are dealt over.
+    /// The number of ranks over which the cells are distributed.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// The cells of a rank; none if they are not counted.
+    /// The cells of a rank; none if the cells are layered, because then they are not counted.
     pub fn of(&self, rank: Rank) -> impl Iterator<Item = Cuboid> + '_ {
         let grid = if let Lie::Grid(grid) = &self.lie { Some(grid) } else { None };
         grid.into_iter().flat_map(move |grid| grid.of(rank).map(|index| grid.cuboid(index)))
     }
 
-    /// Do cells lie in others?
+    /// Are the cells layered?
     pub fn are_layered(&self) -> bool {
         matches!(self.lie, Lie::Layers(_))
     }
@@ -140,7 +140,7 @@ impl Cells {
         layers.around(cell).map(|around| (hashed(&around, self.ranks), around))
     }
 
-    /// Passes each cell that a part lies in, with its owner, to `take`.
+    /// Passes each cell that a part touches to `take`, with the owner of the cell.
     pub fn touched(&self, part: &Cuboid, mut take: impl FnMut(Rank, Cuboid)) {
         match &self.lie {
             Lie::Grid(grid) => grid.touched(part, |index| take(grid.owner(index), grid.cuboid(index))),
@@ -156,7 +156,7 @@ pub(super) fn hashed(cell: &Cuboid, ranks: u32) -> Rank {
     Rank((xxh3_64(&bytes) % u64::from(ranks)) as u32)
 }
 
-/// Cells side by side.
+/// A grid of adjacent cells.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Grid {
     whole: Cuboid,
@@ -168,7 +168,7 @@ struct Grid {
 }
 
 impl Grid {
-    /// The grid of `whole`, whose parts add up to `sums`, for so many ranks.
+    /// The grid of `whole`, whose parts add up to `sums`, for this many ranks.
     fn new(whole: &Cuboid, sums: &Sums, ranks: u32) -> Grid {
         let side = |dim: usize| match sums.parts {
             0 => whole.extent(dim).max(1),
@@ -179,7 +179,8 @@ impl Grid {
             std::array::from_fn(|dim| whole.extent(dim).div_ceil(extent[dim]).max(1))
         };
         let count = |along: &[u64; DIMS]| along.iter().fold(1u64, |count, along| count.saturating_mul(*along));
-        // Fewer parts than would cover it: larger cells, along the longest row of them first.
+        // There are fewer parts than would cover the array, so the cells are enlarged, first along the dimension that
+        // has the most of them.
         while count(&along(&extent)) > CELLS_MAX * u64::from(ranks) {
             let many = along(&extent);
             let longest = (0..DIMS).max_by_key(|dim| many[*dim]).unwrap_or(0);
@@ -205,7 +206,7 @@ impl Grid {
         cell
     }
 
-    /// The owner of a cell. Neighbours have the same owner where there are more cells than ranks.
+    /// The owner of a cell. Neighbours have the same owner if there are more cells than ranks.
     fn owner(&self, index: u64) -> Rank {
         Rank((u128::from(index) * u128::from(self.ranks) / u128::from(self.count())) as u32)
     }
@@ -269,11 +270,11 @@ mod tests {
 
     #[test]
     fn there_are_64_cells_a_rank_at_most() {
-        // All patches in one corner, as small as can be.
+        // All patches are in one corner, and as small as possible.
         let all: Vec<Boxes> = (0..4).map(|rank| Boxes::of([1 << 20; 3]).own([rank, 0, 0], [1, 1, 1])).collect();
         let cells = Grid::new(&Cuboid::at(&[0; 3], &[1 << 20; 3]).expect("three"), &sums(&all), 4);
         assert!((128..=256).contains(&cells.count()), "{}", cells.count());
-        // Nobody has anything, and there is nothing.
+        // No rank has any elements, or the array has none.
         for extent in [0, 9] {
             let none = Grid::new(&Cuboid::at(&[0, 0], &[extent, 3]).expect("two"), &Sums::default(), 4);
             assert_eq!(none.count(), 1);

@@ -1,4 +1,5 @@
-//! Boxes of elements of a global array: what two have in common, and what several leave out.
+//! Boxes of elements of a global array: which elements two boxes have in common, and which elements several boxes leave
+//! out.
 //!
 //! A box has up to [`DIMS`] dimensions, slowest first. Dimensions that an array does not have come last and are one element wide, so that
 //! the number of dimensions does not matter here.
@@ -47,7 +48,7 @@ impl Cuboid {
         (0..DIMS).any(|dim| self.extent(dim) == 0)
     }
 
-    /// The elements that both have; `None` if there are none.
+    /// The elements that are in both boxes; `None` if there are none.
     pub fn common(&self, other: &Cuboid) -> Option<Cuboid> {
         let mut common = *self;
         for dim in 0..DIMS {
@@ -98,7 +99,7 @@ impl Cuboid {
         [low, high].into_iter().filter(|half| !half.is_empty())
     }
 
-    /// The first of its elements that none of the others has: along a row, in the order of memory.
+    /// The first of its elements that are in none of the others, along a row, in the order of memory.
     pub fn first_gap(&self, others: &[Cuboid]) -> Option<Cuboid> {
         let inside: Vec<Cuboid> = others.iter().filter_map(|other| self.common(other)).collect();
         if self.is_empty() { None } else { gap(*self, &inside, 0) }
@@ -112,7 +113,7 @@ impl Cuboid {
         }
     }
 
-    /// Takes such numbers off the front.
+    /// Takes a box in this form off the front.
     pub(crate) fn take(dims: usize, bytes: &mut &[u8]) -> Option<Cuboid> {
         let mut cuboid = Cuboid { from: [0; DIMS], to: [1; DIMS] };
         for dim in 0..dims {
@@ -122,13 +123,13 @@ impl Cuboid {
         Some(cuboid)
     }
 
-    /// The box as bytes, of which the greatest are those of the box that begins first in the array.
+    /// The box as bytes, ordered so that the greatest bytes belong to the box that begins first in the array.
     pub(super) fn to_key(self) -> Vec<u8> {
         let from = self.from.iter().flat_map(|from| (!from).to_be_bytes());
         from.chain(self.to.iter().flat_map(|to| to.to_be_bytes())).collect()
     }
 
-    /// The box of such bytes, and the bytes after them.
+    /// The box from bytes of `to_key`, and the bytes after them.
     pub(super) fn of_key(bytes: &[u8]) -> Option<(Cuboid, &[u8])> {
         let (sides, rest) = bytes.split_at_checked(16 * DIMS)?;
         let side = |at: usize| u64::from_be_bytes(sides[8 * at..8 * at + 8].try_into().unwrap_or_default());
@@ -158,8 +159,8 @@ impl Display for Shown {
     }
 }
 
-/// The first gap that `others`, which lie in `within`, leave there, considering dimension `dim` and those after it. Between two of their
-/// borders the same boxes are present.
+/// The first gap that `others`, which lie in `within`, leave in it, considering dimension `dim` and the later ones. Between two
+/// consecutive borders the same boxes are present.
 fn gap(within: Cuboid, others: &[Cuboid], dim: usize) -> Option<Cuboid> {
     if others.is_empty() {
         return Some(within.first_row());
@@ -199,7 +200,7 @@ mod tests {
         all
     }
 
-    /// All boxes in a cube of four.
+    /// All boxes in a cube whose sides are four elements long.
     fn all_in_four() -> Vec<Cuboid> {
         let spans: Vec<(u64, u64)> = (0..4).flat_map(|from| (from + 1..=4).map(move |to| (from, to))).collect();
         let mut all = Vec::new();

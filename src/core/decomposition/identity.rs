@@ -14,14 +14,14 @@ pub struct Identity(pub u128);
 const LIMBS: usize = 4;
 
 impl Identity {
-    /// The term of one rank.
+    /// The term of one rank in the sum.
     pub fn of_rank(parts: &Parts, rank: u32, ranks: u32) -> Identity {
         let mut packed = Vec::new();
         parts.put(&mut packed);
         Identity::of_packed(&packed, rank, ranks)
     }
 
-    /// The term of one rank, with its parts as records have them.
+    /// The term of one rank in the sum, with its parts in the form of records.
     pub fn of_packed(packed: &[u8], rank: u32, ranks: u32) -> Identity {
         let mut hasher = Xxh3::new();
         hasher.update(&rank.to_le_bytes());
@@ -30,7 +30,7 @@ impl Identity {
         Identity(hasher.digest128())
     }
 
-    /// The sum of two.
+    /// The sum of two identities.
     #[must_use]
     pub fn and(self, other: Identity) -> Identity {
         Identity(self.0.wrapping_add(other.0))
@@ -41,7 +41,7 @@ impl Identity {
         std::array::from_fn(|limb| (self.0 >> (32 * limb)) as u64 & 0xffff_ffff)
     }
 
-    /// The identity from such sums.
+    /// The identity from such sums of numbers.
     pub fn from_limbs(limbs: [u64; LIMBS]) -> Identity {
         let place = |(limb, sum): (usize, u64)| u128::from(sum).wrapping_shl(32 * limb as u32);
         Identity(limbs.into_iter().enumerate().map(place).fold(0, u128::wrapping_add))
@@ -92,7 +92,8 @@ mod tests {
         let rows = of([4, 4], &[([0, 0], [2, 4]), ([2, 0], [2, 4])]);
         let all = [
             rows,
-            // The parts of two ranks exchanged, columns, an uneven cut, another shape, one rank more that has nothing.
+            // Variants: the parts of two ranks exchanged, columns, an uneven cut, another shape, and one more rank,
+            // which has no elements.
             of([4, 4], &[([2, 0], [2, 4]), ([0, 0], [2, 4])]),
             of([4, 4], &[([0, 0], [4, 2]), ([0, 2], [4, 2])]),
             of([4, 4], &[([0, 0], [1, 4]), ([1, 0], [3, 4])]),
@@ -101,7 +102,7 @@ mod tests {
         ];
         assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
         assert_eq!(rows, of([4, 4], &[([0, 0], [2, 4]), ([2, 0], [2, 4])]));
-        // Regular changes of small numbers, to which the digest of blocks is blind.
+        // Regular changes of small numbers, which the digest of blocks does not detect.
         let slabs = |widths: [u64; 8]| {
             let mut at = 0;
             let ranks = widths.map(|width| {

@@ -1,10 +1,10 @@
 //! Arrays whose elements are spread over the ranks by lists of their numbers, such as those of unstructured meshes.
 //!
-//! A rank says which numbers it owns, in the order of its memory ([`Ids`]). A shard has the list in blocks that can be read separately
-//! ([`list`]), in a region `.bivouac/ids/<place>` ([`region_name`]). The ranks find out together that no number has two owners and, for a
-//! load on other lists, which rank gets which elements from where. Numbers lie in cells, which arithmetic assigns to the ranks and which
-//! are examined window by window ([`windows`]). All ranks tell the owner of a cell which of its numbers they have and which they want
-//! ([`counter`]).
+//! A rank states which numbers it owns, in the order of its memory ([`Ids`]). A shard stores the list in blocks that can be read
+//! separately ([`list`]), in a region `.bivouac/ids/<place>` ([`region_name`]). Together the ranks check that no number has two owners
+//! and, for a load on other lists, find out which rank gets which elements from where. Numbers lie in cells, which arithmetic assigns to
+//! the ranks and which are examined window by window ([`windows`]). All ranks tell the owner of a cell which of its numbers they have and
+//! which they want ([`counter`]).
 
 pub mod counter;
 pub mod list;
@@ -115,7 +115,7 @@ impl Ids {
         if let Some((place, number)) = (0..).zip(&own).find(|(_, number)| **number >= total) {
             return Err(IdsError::Outside { place, number: *number, total });
         }
-        // Most lists ascend, and need no copy.
+        // Most lists are in ascending order, and need no copy.
         if !own.is_sorted_by(|one, next| one < next) {
             let mut sorted = own.clone();
             sorted.sort_unstable();
@@ -158,7 +158,7 @@ impl Listed {
         Some(Listed { total, is_sparse: *is_sparse == 1, count })
     }
 
-    /// Can a list of so many bytes have that many numbers? Each takes at least one byte.
+    /// Can a list of `bytes` bytes have this many numbers? Each number takes at least one byte.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         self.count <= bytes && (self.count > 0 || bytes == 0)
     }
@@ -169,8 +169,8 @@ pub fn region_name(place: usize) -> String {
     format!("{NAME}{place}")
 }
 
-/// A list as the parts of a record: boxes of one dimension, in the order of the list, each of consecutive numbers. For tools, which go
-/// through lists as through boxes. `None` if the bytes are no such list, or there are more boxes than parts can have.
+/// A list as the parts of a record: boxes of one dimension, in the order of the list, each of consecutive numbers. This is for tools,
+/// which process lists in the same way as boxes. `None` if the bytes are no such list, or there are more boxes than parts can have.
 pub fn as_parts(head: Listed, packed: &[u8]) -> Option<Vec<u8>> {
     let each = |take: &mut dyn FnMut(u64, u64)| {
         let mut open: Option<(u64, u64)> = None;
@@ -203,7 +203,7 @@ pub fn as_parts(head: Listed, packed: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The term of a rank's list in the identity of the whole.
+/// The term of a rank's list in the identity of the whole array.
 pub fn identity_of(head: Listed, packed: &[u8], rank: Rank, ranks: u32) -> Identity {
     let mut bytes = vec![LIST];
     head.put(&mut bytes);
@@ -220,12 +220,12 @@ pub struct List {
 }
 
 impl List {
-    /// The part of it that records have.
+    /// The part of the list that records store.
     pub fn head(&self) -> Listed {
         self.head
     }
 
-    /// The number of stretches of its numbers.
+    /// The number of stretches of consecutive numbers.
     pub fn stretches(&self) -> u64 {
         self.stretches
     }
@@ -241,7 +241,7 @@ impl List {
         debug_assert!(taken.is_some(), "it was packed here");
     }
 
-    /// The term of this rank in the identity of the whole, which depends on the order of the list.
+    /// The term of this rank in the identity of the whole array, which depends on the order of the list.
     pub fn identity(&self, rank: Rank, ranks: u32) -> Identity {
         identity_of(self.head, &self.packed, rank, ranks)
     }

@@ -1,31 +1,32 @@
-//! The cells of a sparse array: cubes in layers, each as many times as wide as those of the layer below it.
+//! The cells of a sparse array: cubes in layers. The cubes of each layer are wider by a constant factor than those of
+//! the layer below.
 //!
 //! ```text
-//!   part     lies in the cells of the finest layer of which it touches few                       to the owners of these
-//!   cell     that something has come for, the first time: is there                               to the owner of the cell around it
-//!   cell     what lies in it, as far as that lies in a finer cell that is there too, "above"     to the owner of the finer one
+//!   part     its elements, in each cell of the finest layer in which it touches few cells         to the owners of these cells
+//!   cell     its existence, when something arrives for it for the first time                      to the owner of the cell around it
+//!   cell     the pieces of its parts that lie in existing finer cells, as "above"                 to the owners of the finer cells
 //! ```
 //!
-//! So a part touches a bounded number of cells, however small others are. A cell has parts of about its own size, however many lie in a
-//! corner of the array. The elements that two parts have in common are found once, in the cell in which the smaller one lies. The cells
-//! follow from arithmetic and are not counted. A hash gives the owner of each.
+//! So a part touches a bounded number of cells, however small other parts are. A cell holds parts of about its own size, however many
+//! parts lie in a corner of the array. The elements that two parts have in common are found once, in the cell that holds the smaller
+//! part. Arithmetic determines the cells, which are not counted. A hash gives the owner of each cell.
 
 use super::cells::Sums;
 use super::{Cuboid, DIMS, Parts};
 
-/// The layers of an array. Extents of cells are powers of two, so that each cell lies in one of the next layer. Cells at the end of the
-/// array reach beyond it.
+/// The layers of an array. Extents of cells are powers of two, so that each cell lies in one cell of the next layer. Cells at the end
+/// of the array extend beyond it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layers {
     whole: Cuboid,
     dims: usize,
-    /// For each dimension: the power of two that is as wide as the mean part.
+    /// For each dimension: the exponent of the power of two that is about as wide as the mean part.
     mean: [u32; DIMS],
-    /// For each dimension: the power of two that is as wide as the array.
+    /// For each dimension: the exponent of the least power of two that is as wide as the array.
     most: [u32; DIMS],
-    /// The layers below the one that has the shape of the mean part, down to single elements.
+    /// The number of layers below the layer whose cells have the shape of the mean part, down to single elements.
     below: u32,
-    /// All layers, up to that of the one cell around the whole array.
+    /// The number of all layers, up to the layer whose only cell contains the whole array.
     count: u32,
 }
 
@@ -46,8 +47,8 @@ impl Layers {
         layers
     }
 
-    /// By how many powers of two the cells of a layer are wider than those of the layer below. A cell contains so few of those that its
-    /// owner can be told about each of them: 64 in three dimensions, 256 in eight.
+    /// By how many powers of two the cells of a layer are wider than those of the layer below. A cell contains so few cells of the
+    /// layer below that its owner can be told about each of them: 64 in three dimensions, 256 in eight.
     fn step(&self) -> u32 {
         if self.dims <= 3 { 2 } else { 1 }
     }
@@ -61,7 +62,7 @@ impl Layers {
         (self.mean[dim] + self.step() * layer).saturating_sub(self.step() * self.below).min(self.most[dim])
     }
 
-    /// The finest layer in which a box of such extents touches few cells, wherever it lies.
+    /// The finest layer in which a box with the extents of `part` touches few cells, wherever it is.
     fn layer_of(&self, part: &Cuboid) -> u32 {
         let touches = |layer: &u32| {
             (0..DIMS).fold(1u64, |all, dim| {
@@ -70,11 +71,11 @@ impl Layers {
                 all.saturating_mul(most.min(self.whole.extent(dim).div_ceil(1 << exponent)))
             })
         };
-        // The last layer is one cell.
+        // The last layer consists of one cell.
         (0..self.count).find(|layer| touches(layer) <= self.touched_most()).unwrap_or(self.count - 1)
     }
 
-    /// The cell of a layer that an element lies in.
+    /// The cell of a layer that contains an element.
     fn cell(&self, layer: u32, at: &[u64; DIMS]) -> Cuboid {
         let mut cell = self.whole;
         for (dim, at) in at.iter().enumerate() {
@@ -85,7 +86,7 @@ impl Layers {
         cell
     }
 
-    /// Passes each cell that a part lies in to `take`.
+    /// Passes each cell that a part touches, in the part's layer, to `take`.
     pub fn touched(&self, part: &Cuboid, mut take: impl FnMut(Cuboid)) {
         if part.is_empty() {
             return;
@@ -146,7 +147,7 @@ mod tests {
         assert_eq!(touched(&layers, &own), [own]);
         let moved = Cuboid::at(&[33, 17, 49], &[16; 3]).expect("three");
         assert_eq!(touched(&layers, &moved).len(), 8);
-        // From one to the next it is four times as wide, up to the whole.
+        // Each cell is four times as wide as the one before it, up to the whole array.
         let mut around = vec![own];
         while let Some(next) = layers.around(around.last().expect("one")) {
             assert!(next.contains(around.last().expect("one")));
@@ -154,7 +155,7 @@ mod tests {
         }
         assert_eq!((around.len(), around[1].extent(0), around[8].extent(2)), (9, 64, 1 << 20));
         assert_eq!(layers.around(&moved), None);
-        // A sheet through the whole array, amid such patches, and a single element.
+        // Among such patches, a sheet through the whole array; and a single element.
         let sheet = Cuboid::at(&[5, 0, 0], &[1, 1 << 20, 1 << 20]).expect("three");
         assert!(touched(&layers, &sheet).len() <= 16);
         assert_eq!(touched(&layers, &Cuboid::at(&[5; 3], &[1; 3]).expect("three")).len(), 1);

@@ -1,8 +1,9 @@
-//! Finds out who sends which elements to whom, when a region is loaded on a different decomposition than it was saved on.
+//! Finds out which rank sends which elements to which other rank when a region is loaded on a different decomposition
+//! than it was saved on.
 //!
-//! Ranks that read shards tell the [owners of cells](super::shelf) which parts of an array these have, and all ranks tell them which
-//! parts they want. Each owner finds for its cells whether every wanted element is there exactly once, and tells each rank which
-//! [pieces](Piece) it gets from where.
+//! Ranks that read shards tell the [owners of cells](super::shelf) which parts of an array the shards have, and all ranks tell the
+//! owners which parts they want. Each owner finds out for its cells whether every wanted element exists exactly once, and tells each
+//! rank which [pieces](Piece) it gets from where.
 
 use super::Cuboid;
 use super::shelf::{Lying, Placed, Shelf, Side};
@@ -35,14 +36,14 @@ pub struct Piece {
 /// Why some wanted elements cannot be delivered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Unmatched {
-    /// Nobody has them: the first elements, and the rank that wants them.
+    /// No rank has them: the first elements, and the rank that wants them.
     Missing(Cuboid, Rank),
     /// Two old ranks have them: the first elements, and the ranks.
     Twice(Cuboid, Rank, Rank),
 }
 
 impl Unmatched {
-    /// The problem as bytes, of which the greatest are those of the problem that comes first in the array.
+    /// The problem as bytes, ordered so that the greatest bytes belong to the problem that comes first in the array.
     pub fn to_bytes(self) -> Vec<u8> {
         let (kind, first, ranks) = match self {
             Unmatched::Missing(first, rank) => (0u8, first, [rank, Rank(0)]),
@@ -92,7 +93,7 @@ pub struct Matched {
     pub matched: u64,
 }
 
-/// Matches the wanted elements in the cells of a rank with those that are there.
+/// Matches the wanted elements in the cells of a rank with the elements that ranks have.
 pub fn matched(shelf: &Shelf) -> Matched {
     let mut matched = Matched::default();
     let mut wrong: Vec<Unmatched> = Vec::new();
@@ -126,7 +127,7 @@ pub fn matched(shelf: &Shelf) -> Matched {
                 matched.pieces.entry(want.rank).or_default().push(piece);
             }
             if found < want.cuboid.volume() {
-                // What others have of cells in this one, these know.
+                // The cells inside this one check their own elements, so these elements count as known here.
                 let known: Vec<Cuboid> = has.iter().map(|have| have.cuboid).chain(inner.iter().copied()).collect();
                 wrong.extend(want.cuboid.first_gap(&known).map(|gap| Unmatched::Missing(gap, want.rank)));
             }
@@ -139,7 +140,8 @@ pub fn matched(shelf: &Shelf) -> Matched {
     matched
 }
 
-/// Joins pieces that cells have cut: the elements that a box of one shard and a box of one rank have in common are one piece. Sorted.
+/// Joins pieces that were split between cells: the elements that a box of one shard and a box of one rank have in common become one
+/// piece. The result is sorted.
 pub fn joined(mut pieces: Vec<Piece>) -> Vec<Piece> {
     pieces.sort_unstable();
     let mut joined: Vec<Piece> = Vec::new();
@@ -201,7 +203,8 @@ mod tests {
         boxes.check().expect("inside").parts().clone()
     }
 
-    /// The results of all owners, for old ranks whose shards are read by others and new ranks that want something.
+    /// The results of all owners, for the shards of old ranks, each of which is read by a new rank, and for the parts
+    /// that new ranks want.
     fn plan(old: &[Boxes], reader: impl Fn(u32) -> u32, new: &[Boxes]) -> Vec<Matched> {
         let ranks = new.len() as u32;
         let (old, new): (Vec<Parts>, Vec<Parts>) = (old.iter().map(parts).collect(), new.iter().map(parts).collect());
@@ -243,13 +246,13 @@ mod tests {
         pieces.sort_unstable();
         let between: BTreeSet<(Rank, Rank)> = pieces.iter().map(|piece| (piece.shard, piece.to)).collect();
         assert_eq!(between.len(), 12);
-        // Who wants something is told what it gets, and from whom.
+        // Each rank that wants elements is told which ones it gets, and from whom.
         for matched in &all {
             for (to, pieces) in &matched.pieces {
                 assert!(pieces.iter().all(|piece| piece.to == *to && piece.shard.0 * 3 / 4 == piece.reader.0));
             }
         }
-        // Cells have cut what is one piece: it is one again.
+        // A piece that was split between cells is one piece again.
         let whole = joined(pieces.clone());
         assert_eq!((whole.len(), whole.iter().map(|piece| piece.cuboid.volume()).sum::<u64>()), (12, 2400));
         let bundled = bundles(&pieces, 2);
@@ -284,10 +287,11 @@ mod tests {
         assert_eq!(all.iter().map(|one| one.matched).sum::<u64>(), 1500 * 64 * 64);
     }
 
-    /// Long rods along three dimensions fill cells of a sparse array, which are cut; one of them was saved in short pieces, which lie in finer cells.
+    /// Long rods along three dimensions fill cells of a sparse array, which are therefore cut. One of the rods was saved in short pieces,
+    /// which lie in finer cells.
     #[test]
     fn cells_in_layers_are_cut_and_know_what_is_in_finer_ones() {
-        // 400 along each of three dimensions, none of which crosses another one.
+        // 400 rods along each of three dimensions; no rod crosses another one.
         let rods = |leave_out: Option<u64>| -> Vec<([u64; 3], [u64; 3])> {
             let along_z = (0..400u64).map(|at| ([at % 40, at / 40, 0], [1, 1, 4500]));
             let along_x = (0..400u64).map(|at| ([0, 30 + at % 40, at / 40], [4500, 1, 1]));
@@ -306,7 +310,7 @@ mod tests {
         assert!(whole.iter().all(|one| one.unmatched.is_none()));
         let sum = |all: &[Matched], of: fn(&Matched) -> u64| all.iter().map(of).sum::<u64>();
         assert_eq!((sum(&whole, |one| one.wanted), sum(&whole, |one| one.matched)), (1200 * 4500, 1200 * 4500));
-        // One of the short pieces is not there.
+        // One of the short pieces is missing.
         let missing = plan(&[boxes(&old[..500]), boxes(&old[500..1214])], |of| of, &wants());
         let first: Vec<Unmatched> = missing.iter().filter_map(|one| one.unmatched).collect();
         let of = |cuboid: &Cuboid| (cuboid.from[0], cuboid.from[1], cuboid.from[2]);
@@ -314,7 +318,7 @@ mod tests {
             first.iter().any(|wrong| matches!(wrong, Unmatched::Missing(gap, _) if of(gap) == (17, 1, 1500))),
             "{first:?}"
         );
-        // And one is in a rod that is there.
+        // A further short piece overlaps a saved rod.
         old.push(([16, 1, 33], [1, 1, 2]));
         let twice = plan(&[boxes(&old[..500]), boxes(&old[500..])], |of| of, &wants());
         assert!(
@@ -324,7 +328,7 @@ mod tests {
         );
     }
 
-    /// All boxes of an array of 4 x 4 x 4, empty ones left out.
+    /// All boxes of an array of 4 x 4 x 4 that are not empty.
     fn all_boxes() -> Vec<Cuboid> {
         let sides: Vec<(u64, u64)> = (0..4).flat_map(|from| (from + 1..=4).map(move |to| (from, to))).collect();
         let mut boxes = Vec::new();
@@ -349,7 +353,8 @@ mod tests {
         bits
     }
 
-    /// For each of the million pairs of boxes: what one has of the other, and what it leaves out, compared with a count of single elements.
+    /// For each of the million pairs of boxes: the elements that they have in common, and those that one leaves out of the other, compared
+    /// with a count of single elements.
     #[test]
     fn each_pair_of_boxes_in_4_x_4_x_4_has_what_a_count_of_elements_says() {
         let all = all_boxes();
@@ -369,8 +374,8 @@ mod tests {
         }
     }
 
-    /// For each pair of boxes, one saved by a rank and the other wanted by one: what the second gets from the first, found by the owners of
-    /// cells.
+    /// For each pair of boxes, one saved and the other wanted: the elements that the second gets from the first, as the owners of cells
+    /// find out.
     #[test]
     fn each_box_in_4_x_4_x_4_gets_from_each_other_one_what_it_has_of_it() {
         each_gets_from_each(&Boxes::of([4, 4, 4]));
@@ -405,7 +410,7 @@ mod tests {
         }
     }
 
-    /// Boxes in a square of 64 x 64 whose sides are powers of two, and some elements less.
+    /// Boxes in a square of 64 x 64. Their sides are powers of two, or up to two elements shorter.
     fn of_sizes(all: &[(u32, u64, u64, u64)]) -> impl Iterator<Item = ([u64; 2], [u64; 2])> + '_ {
         all.iter().map(|(size, y, x, less)| {
             let extent = [1 << (size % 7), 1 << (size / 7 % 7)].map(|side: u64| side - less % 3 % side);
@@ -421,7 +426,7 @@ mod tests {
     }
 
     proptest! {
-        /// Boxes of all sizes in a corner of a sparse array: those that are there, and such that want something, which may be there or not.
+        /// Boxes of all sizes in a corner of a sparse array. Some are saved. Others are wanted, and their elements may be saved or missing.
         #[test]
         fn of_a_sparse_array_too_each_gets_what_is_there_and_what_is_missing_is_told(
             old in proptest::collection::vec((any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>()), 1..30),
@@ -429,7 +434,7 @@ mod tests {
             is_twice in any::<bool>(),
         ) {
             let level = || Boxes::of([1 << 20, 1 << 20]).sparse();
-            // Whoever comes first has an element, or those have it twice.
+            // An element belongs to the first box that has it, unless `is_twice` lets later boxes have it too.
             let mut has: BTreeMap<[u64; 2], Vec<u32>> = BTreeMap::new();
             let mut shards: Vec<Boxes> = vec![level(); 5];
             for (shard, (origin, extent)) in (0..5).cycle().zip(of_sizes(&old)) {
@@ -488,7 +493,7 @@ mod tests {
         ) {
             let shape = [dims.0, dims.1];
             let old = slabs(shape, old.0, old.1);
-            // Whatever each of the new ranks wants, overlaps too.
+            // The new ranks may want anything, even the same elements.
             let new: Vec<Boxes> = new.into_iter().map(|((y, x), (height, width))| {
                 let origin = [y % shape[0], x % shape[1]];
                 Boxes::of(shape).own(origin, [height % (shape[0] - origin[0] + 1), width % (shape[1] - origin[1] + 1)])

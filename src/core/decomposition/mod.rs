@@ -7,7 +7,7 @@
 //! a region is loaded on the decomposition on which it was saved, each rank reads its own shard and nothing else.
 //!
 //! The memory of a box may have ghost cells around it ([`strides`]). Only the elements of the boxes are saved, box after box, and each box
-//! in the order of memory. A load leaves ghost cells as they are.
+//! in the order of memory. A load does not change ghost cells.
 //!
 //! ```
 //! use bivouac_core::decomposition::Boxes;

@@ -1,4 +1,5 @@
-//! Parts in the form of records. Their boxes are decoded one after the other, because two bytes of a record may be a box of many numbers.
+//! Parts in the form of records. Their boxes are decoded one after the other, because two bytes of a record may represent a box that
+//! takes many numbers.
 
 use super::{Cuboid, DIMS};
 use crate::format::numbers;
@@ -22,8 +23,8 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Takes the fields off the front; `None` unless the array is possible, and enough bytes follow for that many
-    /// boxes.
+    /// Takes the fields off the front; `None` unless the array is possible and enough bytes follow for the given number
+    /// of boxes.
     pub fn take(bytes: &mut &[u8]) -> Option<Head> {
         let (first, rest) = bytes.split_at_checked(2)?;
         *bytes = rest;
@@ -36,7 +37,8 @@ impl Head {
             whole.to[dim] = numbers::take(bytes)?;
         }
         let count = usize::try_from(numbers::take(bytes)?).ok()?;
-        // Each takes two bytes of each dimension: a count that nothing follows takes no memory.
+        // Each box takes at least two bytes per dimension, so a count that nothing follows makes the reader allocate
+        // nothing.
         if whole.volume() > ELEMENTS_MAX || count > bytes.len() / (2 * dims) || count > BOXES_MAX {
             return None;
         }
@@ -126,7 +128,7 @@ impl<'a> PackedParts<'a> {
     /// The boxes, in order.
     pub fn boxes(&self) -> impl Iterator<Item = Cuboid> + use<'a> {
         let (mut bytes, mut before) = (self.bytes, NOTHING);
-        // It was looked at when this was made.
+        // The bytes were checked when this value was made.
         let head = Head::take(&mut bytes).unwrap_or(Head { count: 0, ..self.head });
         (0..head.count).map_while(move |_| {
             before = head.next(&before, &mut bytes)?;

@@ -1,7 +1,7 @@
 //! The proof that parts tile an array: no element has two owners, and, unless the array is sparse, none is left out.
 //!
-//! The owner of each [cell](super::cells) looks at the parts that ranks have in it ([`super::shelf`]). If two parts overlap, the sender of
-//! the later one is told. If elements are missing, which the volumes show, each owner looks for the first one in its cells.
+//! The owner of each [cell](super::cells) compares the parts that ranks have in it ([`super::shelf`]). If two parts overlap, the sender of
+//! the later one is told. If the volumes show that elements are missing, each owner looks for the first missing element in its cells.
 
 use super::Cuboid;
 use super::cells::Cells;
@@ -24,13 +24,13 @@ pub struct Overlap {
 pub enum Finding {
     /// Elements belong to two ranks.
     Overlap(Overlap),
-    /// Elements belong to nobody.
+    /// Elements belong to no rank.
     Gap(Cuboid),
 }
 
 impl Finding {
-    /// The mistake as bytes, of which the greatest are those to be reported: overlaps before gaps, then the one that comes first in the
-    /// array.
+    /// The mistake as bytes, ordered so that the greatest bytes are those to be reported: overlaps before gaps, and then the mistake
+    /// that comes first in the array.
     pub fn to_bytes(self) -> Vec<u8> {
         let (kind, first, parts) = match self {
             Finding::Overlap(Overlap { one, other, first }) => (1u8, first, [one, other]),
@@ -89,14 +89,15 @@ impl Owner {
         Owner(Shelf::new(cells, dims))
     }
 
-    /// Takes a bundle of posts; `None` if it is not valid.
+    /// Takes a bundle of posts; `None` if the bundle is not valid.
     pub fn take(&mut self, bytes: &[u8]) -> Option<Taken> {
         let mut overlap = None;
         let onward = self.0.take(bytes, |part, there| {
             overlap = overlap.or_else(|| {
                 there.iter().find_map(|other| {
                     let first = part.meets(other)?.first_row();
-                    // Whichever came first: all that are told of it are to read the same.
+                    // The order is by rank, not by arrival: all ranks that are told of the overlap must read the same
+                    // text.
                     let (this, that) = ((part.of, part.number), (other.of, other.number));
                     Some(Overlap { one: this.min(that), other: this.max(that), first })
                 })
@@ -105,8 +106,8 @@ impl Owner {
         Some(Taken { overlap, onward })
     }
 
-    /// The first elements of this rank's cells that nobody has. `own` are the cells that belong to it by arithmetic; for some of them no
-    /// post may have arrived.
+    /// The first elements in this rank's cells that no rank has. `own` are the cells that belong to the rank by arithmetic; for some of
+    /// them no post may have arrived.
     pub fn first_gap(&self, own: impl Iterator<Item = Cuboid>) -> Option<Cuboid> {
         let untouched = own.filter(|cell| !self.0.knows(cell)).map(|cell| cell.first_gap(&[]));
         let touched = self
@@ -127,7 +128,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::{BTreeMap, VecDeque};
 
-    /// The results of all ranks' owners, without messages, and how many parts the busiest one holds.
+    /// The results of all ranks' owners, without messages, and the number of parts that the busiest owner holds.
     fn prove(all: &[Boxes]) -> (Option<Finding>, usize) {
         let ranks = all.len() as u32;
         let parts: Vec<Parts> = all.iter().map(|boxes| boxes.check().expect("inside").parts().clone()).collect();
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(prove(&slabs).0, None);
         let single: Vec<Boxes> = (0..12).map(|at| Boxes::of([3, 4]).own([at / 4, at % 4], [1, 1])).collect();
         assert_eq!(prove(&single).0, None);
-        // More ranks than boxes, and one rank with all.
+        // There are more ranks than boxes, and one rank has everything.
         let mut one = vec![Boxes::of([12, 7]); 9];
         one[4] = Boxes::of([12, 7]).own([0, 0], [12, 7]);
         assert_eq!(prove(&one).0, None);
@@ -178,18 +179,18 @@ mod tests {
     fn overlaps_and_gaps_are_told_with_both_ranks_and_the_first_range() {
         let words = |all: &[Boxes]| prove(all).0.expect("wrong").in_words(2);
         let rows = |from, rows| Boxes::of([12, 7]).own([from, 0], [rows, 7]);
-        // A halo that one rank counts as its own.
+        // One rank counts its ghost cells as its own elements.
         let overlap = words(&[rows(0, 5), rows(4, 4), rows(8, 4)]);
         assert_eq!(overlap, "elements [4, 0..7] belong both to box 0 of rank 0 and to box 0 of rank 1");
         assert_eq!(words(&[rows(0, 4), rows(5, 3), rows(8, 4)]), "elements [4, 0..7] belong to no rank");
         assert_eq!(words(&[rows(0, 4), rows(4, 4), rows(8, 3)]), "elements [11, 0..7] belong to no rank");
-        // As many elements as there are, and one twice.
+        // The parts have as many elements in total as the array, but some elements twice.
         let twice = words(&[rows(0, 5), rows(4, 4), rows(9, 3)]);
         assert!(twice.starts_with("elements [4, 0..7] belong both"), "{twice}");
         assert!(words(&vec![Boxes::of([12, 7]); 3]).contains("[0, 0..7] belong to no rank"));
         let own_twice = words(&[Boxes::of([4, 4]).own([0, 0], [4, 4]).own([1, 1], [1, 2])]);
         assert_eq!(own_twice, "elements [1, 1..3] belong both to box 0 of rank 0 and to box 1 of rank 0");
-        // Of parts that need not cover the array only overlaps are wrong.
+        // If parts need not cover the array, only overlaps are wrong.
         assert_eq!(prove(&[rows(0, 4).sparse(), rows(5, 3).sparse()]).0, None);
         assert!(words(&[rows(0, 4).sparse(), rows(3, 3).sparse()]).contains("belong both"));
     }
@@ -212,8 +213,8 @@ mod tests {
         assert_eq!(overlap.first, Cuboid::at(&[100, 20], &[1, 1]).expect("two"));
     }
 
-    /// All patches lie in one corner of an array, with a sheet through all of it. No owner holds much more than others, and overlaps of the
-    /// sheet with a patch are found.
+    /// All patches lie in one corner of an array, and a sheet runs through the whole array. No owner holds much more than the others, and
+    /// an overlap of the sheet with a patch is found.
     #[test]
     fn a_huge_part_amid_tiny_ones_is_compared_with_each() {
         let array = || Boxes::of([1 << 20, 1 << 20, 1 << 20]).sparse();
@@ -228,7 +229,7 @@ mod tests {
         let (finding, busiest) = prove(&all);
         assert_eq!(finding, None);
         assert!(busiest < 4 * 64, "{busiest} parts of 4,096 with one of 64 ranks");
-        // Behind them, and then through the last ones.
+        // The sheet lies after the patches, and then crosses the last ones.
         all[3] = all[3].clone().own([64, 0, 0], [1, 1 << 20, 1 << 20]);
         let (finding, busiest) = prove(&all);
         assert_eq!(finding, None);
@@ -247,13 +248,13 @@ mod tests {
         let post = posts(&cells, 1, all_of(&parts, Side::Has, Rank(0), Rank(0))).pop().expect("one").1;
         assert!(owner.take(&post).is_some());
         assert!((1..post.len()).all(|end| owner.take(&post[..end]).is_none()));
-        // A part that is not in its cell, and a count that nothing follows.
+        // A part that is not in its cell, and a count that is followed by nothing.
         assert_eq!(owner.take(&[0, 0, 5, 1, 0, 0, 0, 4, 3]), None);
         assert_eq!(owner.take(&[1, 0, 5, 0, 0xff, 0xff, 0xff, 0x7f]), None);
         assert_eq!(owner.take(&[0, 0, 5, 0xff, 0xff, 0xff, 0x7f]), None);
     }
 
-    /// Cuts an array again and again, and deals the pieces out.
+    /// Cuts an array repeatedly, and distributes the pieces.
     fn dealt(shape: [u64; 3], cuts: &[(prop::sample::Index, usize, u64)], ranks: usize) -> Vec<Boxes> {
         let mut pieces = vec![Cuboid::at(&[0; 3], &shape).expect("three")];
         for (which, dim, at) in cuts {
@@ -286,7 +287,7 @@ mod tests {
                 let origin: [u64; 3] = std::array::from_fn(|dim| u64::from(origin[dim]) % shape[dim]);
                 let extent: [u64; 3] = std::array::from_fn(|dim| u64::from(extent[dim]) % (shape[dim] - origin[dim] + 1));
                 let rank = rank.index(ranks);
-                // One rank loses all it has, or gets something that is another's.
+                // One rank loses all its parts, or gets a part that belongs to another rank.
                 all[rank] = if extent[0].is_multiple_of(2) { Boxes::of(shape) } else { all[rank].clone().own(origin, extent) };
             }
             if is_sparse {

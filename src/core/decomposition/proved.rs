@@ -16,10 +16,10 @@ pub enum Part {
 }
 
 impl Part {
-    /// Checks everything that this rank alone can know.
+    /// Checks everything that this rank can check alone.
     ///
     /// # Errors
-    /// Why it is not a possible part of an array.
+    /// The reason why the part is not a possible part of an array.
     pub(crate) fn check(self) -> Result<Checked, String> {
         match self {
             Part::Boxes(boxes) => Ok(Checked::Boxes(boxes.check().map_err(|mistake| mistake.to_string())?.into())),
@@ -46,7 +46,7 @@ impl Checked {
         }
     }
 
-    /// This rank's terms in the sums over all ranks, each with a key.
+    /// This rank's terms of the sums over all ranks, each with a key.
     pub fn sums(&self, rank: Rank, ranks: u32) -> Vec<(u64, u64)> {
         match self {
             Checked::Boxes(own) => Sums::of_rank(own.parts(), rank, ranks).numbers(),
@@ -57,7 +57,7 @@ impl Checked {
         }
     }
 
-    /// A decomposition of this part and the sums, without a proof that each element has one owner.
+    /// A decomposition made from this part and the sums, without a proof that each element has one owner.
     pub fn unproved(self, sums: &[(u64, u64)], (rank, ranks): (Rank, u32)) -> Decomposition {
         match self {
             Checked::Boxes(own) => {
@@ -75,9 +75,9 @@ impl Checked {
 
 /// The sums over the lists of all ranks.
 pub(crate) struct ListSums {
-    /// Numbers in all lists.
+    /// The number of entries in all lists.
     pub count: u64,
-    /// Stretches of numbers.
+    /// The number of stretches in all lists.
     pub stretches: u64,
     /// The identity of the lists.
     pub identity: Identity,
@@ -120,11 +120,11 @@ struct Inner {
     identity: Identity,
     rank: Rank,
     ranks: u32,
-    /// It is proved that each element has one owner.
+    /// Has it been proved that each element has one owner?
     is_proved: bool,
 }
 
-/// How the elements of an array are told apart.
+/// How the elements of an array are identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// By boxes.
@@ -162,7 +162,7 @@ impl Decomposition {
         Decomposition(Arc::new(Inner { layout, shape, own, identity, rank, ranks, is_proved }))
     }
 
-    /// This decomposition without the proof that each element has one owner.
+    /// This decomposition, but without the proof that each element has one owner.
     fn unproved(self) -> Decomposition {
         let Inner { layout, shape, own, identity, rank, ranks, .. } = &*self.0;
         let (layout, shape, own, is_proved) = (layout.clone(), shape.clone(), own.clone(), false);
@@ -177,7 +177,7 @@ impl Decomposition {
         }))
     }
 
-    /// Is it proved that each element has one owner?
+    /// Has it been proved that each element has one owner?
     pub(crate) fn is_proved(&self) -> bool {
         self.0.is_proved
     }
@@ -190,7 +190,7 @@ impl Decomposition {
         Decomposition(Arc::new(Inner { layout, shape, own, identity, rank, ranks, is_proved }))
     }
 
-    /// How elements are told apart.
+    /// How the elements are identified.
     pub(crate) fn layout(&self) -> &Layout {
         &self.0.layout
     }

@@ -77,7 +77,7 @@ impl Record {
         encode(&packed.collect::<Vec<_>>(), &self.rules, (&self.rows, &self.lists))
     }
 
-    /// The record from bytes.
+    /// Decodes a record from bytes.
     ///
     /// # Errors
     /// [`FormatError`] if they are of another version, truncated, or impossible.
@@ -95,7 +95,7 @@ impl Record {
         check(&self.rules, (&self.rows, &self.lists), regions, elements)
     }
 
-    /// The decomposition that the region at this place lies on.
+    /// The decomposition on which the region at this place lies.
     pub fn of_region(&self, place: usize) -> Option<&(Identity, Parts)> {
         match self.rules.get(&place)? {
             Rule::On(of) => self.decompositions.get(*of),
@@ -103,7 +103,8 @@ impl Record {
         }
     }
 
-    /// The list of numbers whose elements the region at this place has, with its place among the lists.
+    /// The list of the numbers whose elements the region at this place holds, with the place of the list among the
+    /// lists.
     pub fn list_of(&self, place: usize) -> Option<(usize, &(Identity, Listed))> {
         match self.rules.get(&place)? {
             Rule::Numbered(of) => Some((*of, self.lists.get(*of)?)),
@@ -125,7 +126,7 @@ impl Record {
     }
 }
 
-/// A record that is read where it lies, with the regions of its shard. Whatever its bytes say, it takes memory only in proportion to the
+/// A record that is read in place, with the regions of its shard. Whatever its bytes say, it takes memory only in proportion to the
 /// table of these regions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct View<'a> {
@@ -143,7 +144,8 @@ impl View<'_> {
     /// The view of a record in `bytes`, whose shard has these regions.
     ///
     /// # Errors
-    /// As [`Record::decode`] and [`Record::check`]; and if it has more decompositions or rules than there are regions.
+    /// As for [`Record::decode`] and [`Record::check`]; also if it has more decompositions or rules than there are
+    /// regions.
     pub fn of<'a>(bytes: &'a [u8], regions: &[Region]) -> Result<View<'a>, FormatError> {
         let Taken { decompositions, rules, rows, lists } = decode(bytes, regions.len(), PackedParts::take)?;
         let view = View { decompositions, rules, rows, lists };
@@ -195,7 +197,8 @@ fn take<'a, P>(mut bytes: &'a [u8], most: usize, parts: impl Fn(&mut &'a [u8]) -
         next = region.checked_add(1)?;
     }
     let (mut rows, mut lists) = (Vec::new(), Vec::new());
-    // Where there are no rows and lists, nothing says so; nor where there are no lists.
+    // If there are neither rows nor lists, the counts of both are absent; if there are rows but no lists, the count of
+    // lists is absent.
     if !rest.is_empty() {
         for _ in 0..count(rest)? {
             rows.push(RowSet::take(rest)?);
@@ -221,7 +224,7 @@ fn check(
     regions: &[Region],
     elements: impl Fn(usize) -> u64,
 ) -> Result<(), FormatError> {
-    // The name of each set: its columns have it in common.
+    // The name of each set, which is the same for all its columns.
     let mut sets: Vec<Option<&str>> = vec![None; rows.len()];
     for (place, rule) in rules {
         let Some(region) = regions.get(*place) else {
@@ -247,7 +250,7 @@ fn check(
                 .then(|| format!("region {name:?} is an array, but has the rule of a value")),
             Rule::Rows { set, width } => {
                 let count = rows.get(*set).map_or(0, |rows| rows.count);
-                // Rows without bytes could be as many as they like.
+                // Without this rule, there could be any number of rows without bytes.
                 let row = u64::from(*width).checked_mul(region.element.bytes()).filter(|row| *row > 0);
                 let need = row.and_then(|row| row.checked_mul(count));
                 let of = names_of(name).map(|(of, _)| of);
@@ -271,7 +274,7 @@ fn check(
     check_lists(lists, regions)
 }
 
-/// Has each list its region?
+/// Does each list have its region?
 fn check_lists(lists: &[(Identity, Listed)], regions: &[Region]) -> Result<(), FormatError> {
     if lists.is_empty() {
         return Ok(());
@@ -328,7 +331,7 @@ pub fn encode(
 const PLAIN: [Rule; 4] =
     [Rule::Shared, Rule::PerRank(OnResize::Refuse), Rule::PerRank(OnResize::Drop), Rule::PerRank(OnResize::Ask)];
 
-/// Appends the code of a rule, given the number of decompositions, and the fields that it asks for.
+/// Appends the code of a rule, given the number of decompositions, and the fields that the rule has.
 fn put_rule(rule: Rule, decompositions: usize, bytes: &mut Vec<u8>) {
     let code = match rule {
         Rule::On(of) => PLAIN.len() + of,
@@ -405,7 +408,7 @@ mod tests {
         let mut newer = bytes.clone();
         newer[0] = 2;
         assert!(Record::decode(&newer).unwrap_err().to_string().contains("version 2, and 1 is known"));
-        // Counts that nothing follows.
+        // Counts that are followed by nothing.
         for count in [1u64 << 40, u64::MAX] {
             let mut forged = vec![VERSION, 0];
             numbers::put(&mut forged, count);
@@ -414,7 +417,7 @@ mod tests {
             numbers::put(&mut forged, count);
             assert!(Record::decode(&forged).is_err());
         }
-        // A rule for a decomposition that is not there.
+        // A rule for a decomposition that does not exist.
         assert!(Record::decode(&[VERSION, 0, 1, 0, PLAIN.len() as u8]).is_err());
         assert!(Record::decode(&[VERSION, 0, 1, 0, 0]).is_ok());
     }
@@ -467,7 +470,7 @@ mod tests {
         let set = RowSet::new(5, (&[], &[])).expect("it can be");
         let both = Record { rows: vec![set], ..record.clone() };
         assert_eq!(Record::decode(&both.encode()), Ok(both));
-        // More numbers than there are elements.
+        // A list has more numbers than the array has elements.
         let forged = Record { lists: vec![list(100, 101), list(101, 0)], ..record.clone() };
         assert!(Record::decode(&forged.encode()).is_err());
         assert!(Record::decode(&Record { lists: vec![list(100, 7)], ..record.clone() }.encode()).is_err(), "no list 1");
@@ -530,7 +533,7 @@ mod tests {
         assert!(refused(regions(names, [40, 112, 0])).contains("112 bytes, but is a column of 5 rows of 3 elements"));
         assert!(refused(regions(["a/x", "c/v", "b/x"], [40, 120, 0])).contains("\"c/v\" is a column of no set"));
         assert!(refused(regions(["x", "a/v", "b/x"], [40, 120, 0])).contains("\"x\" is a column of no set"));
-        // A set that is not there, no elements in a row, and counts whose product is too large.
+        // A set that does not exist, a row without elements, and counts whose product is too large.
         for rule in [column(2, 1), column(0, 0)] {
             let forged = Record { rules: [(0, rule)].into(), ..record.clone() };
             assert!(Record::decode(&forged.encode()).is_err());
@@ -539,10 +542,10 @@ mod tests {
         let forged = Record { rules: [(0, column(0, u32::MAX))].into(), rows: vec![huge], ..Record::default() };
         assert_eq!(Record::decode(&forged.encode()).as_ref(), Ok(&forged));
         assert!(forged.check(&[region("a/x", 0)]).is_err());
-        // Rows of no bytes.
+        // Rows without bytes.
         let nothing = Region { element: ElementType::Record(0), ..region("a/x", 0) };
         assert!(Record { rules: [(0, column(0, 1))].into(), ..forged }.check(&[nothing]).is_err());
-        // No sets, which is said.
+        // The record states that there are no sets, although it should leave this out.
         assert!(Record::decode(&[VERSION, 0, 0, 0]).is_err());
     }
 
@@ -564,7 +567,7 @@ mod tests {
         assert_eq!(unpacked.collect::<Vec<_>>(), record.decompositions);
         regions[0].bytes = 552;
         assert_eq!(View::of(&bytes, &regions).map(drop), record.check(&regions));
-        // A good record, and more decompositions than regions.
+        // A good record, but with more decompositions than regions.
         record.rules.clear();
         assert_eq!(Record::decode(&record.encode()).as_ref(), Ok(&record));
         assert!(View::of(&record.encode(), &regions[..1]).is_err() && View::of(&record.encode(), &regions).is_ok());

@@ -1,8 +1,9 @@
-//! Rows whose number changes freely, such as particles: a rank's rows, and their place among those of all ranks.
+//! Rows whose number changes freely, such as particles: the rows of a rank, and their place among the rows of all
+//! ranks.
 //!
-//! A set of rows has columns, each a region `<set>/<column>` of the shard. The number of a rank's rows is recorded, and their bounds in
-//! space. A checkpoint does not record their place among those of other ranks. A load finds that out: rows are in the order of the ranks
-//! that saved them, and a rank's first row comes after all rows of the ranks before it ([`Scan`]).
+//! A set of rows has columns, each a region `<set>/<column>` of the shard. The number of a rank's rows and their bounds in space are
+//! recorded. A checkpoint does not record their place among the rows of other ranks. A load determines it: rows are in the order of the
+//! ranks that saved them, and a rank's first row comes after all rows of the ranks before it ([`Scan`]).
 
 use super::DIMS;
 use super::packed::ELEMENTS_MAX;
@@ -24,8 +25,8 @@ pub struct RowSet {
 }
 
 impl RowSet {
-    /// `count` rows between these corners of space. `None` if there are too many, or unless both corners have the same number of
-    /// coordinates, at most 8.
+    /// `count` rows between these corners of space. `None` if there are too many rows, or if the corners do not both have the
+    /// same number of coordinates, at most 8.
     pub fn new(count: u64, bounds: (&[f64], &[f64])) -> Option<RowSet> {
         let (low, high) = bounds;
         let fits = count <= ELEMENTS_MAX && low.len() == high.len() && low.len() <= DIMS;
@@ -75,31 +76,32 @@ pub fn is_column(name: &str) -> bool {
     !name.is_empty() && !name.contains(SEPARATOR)
 }
 
-/// The rows of a rank if all rows are dealt evenly.
+/// The rows of a rank if all rows are distributed evenly.
 pub fn even(total: u64, rank: Rank, ranks: u32) -> Range<u64> {
     let first = |rank: u32| (u128::from(total) * u128::from(rank) / u128::from(ranks.max(1))) as u64;
     first(rank.0)..first(rank.0 + 1)
 }
 
-/// The ranks that have some of these rows if all are dealt evenly.
+/// The ranks that have some of these rows if all rows are distributed evenly.
 pub fn even_ranks(rows: &Range<u64>, total: u64, ranks: u32) -> Range<u32> {
     if rows.is_empty() || rows.end > total {
         return 0..0;
     }
-    // The last rank whose first row is not behind this one.
+    // The last rank whose first row does not come after `row`.
     let owner = |row: u64| (((u128::from(row) + 1) * u128::from(ranks) - 1) / u128::from(total)) as u32;
     owner(rows.start)..owner(rows.end - 1) + 1
 }
 
-/// The sum over all ranks before this one, found by doubling: in each step a rank tells its number to a rank twice as far away. Pure.
+/// The sum over all ranks before this one, found by doubling: in each step, a rank sends its number to a rank twice as far away as in
+/// the previous step. Pure.
 pub struct Scan {
     rank: u32,
     ranks: u32,
     /// This rank's own number.
     own: u64,
-    /// The sum over the ranks before it, as far as it knows.
+    /// The part of the sum over the ranks before this one that is known so far.
     before: u64,
-    /// The step that it is in, and whether it has sent its number in that step.
+    /// The current step, and whether this rank has sent its number in it.
     step: u32,
     has_sent: bool,
     /// Numbers that have arrived before their step.
@@ -107,22 +109,23 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// The scan of a rank with the number `own`, among `ranks`.
+    /// The scan of a rank with the number `own` in a group of `ranks` ranks.
     pub fn new(rank: Rank, ranks: u32, own: u64) -> Scan {
         Scan { rank: rank.0, ranks, own, before: 0, step: 0, has_sent: false, early: BTreeMap::new() }
     }
 
-    /// The next message, if it is known: the receiver, the step, and the number. It counts as sent.
+    /// The next message, if its content is known: the receiver, the step, and the number. The message then counts as
+    /// sent.
     pub fn send(&mut self) -> Option<(Rank, u32, u64)> {
         let to = self.receiver().filter(|_| !self.has_sent)?;
-        // What comes in this step is not in it.
+        // The number that arrives in this step is not included.
         let message = (to, self.step, self.before.saturating_add(self.own));
         self.has_sent = true;
         self.advance();
         Some(message)
     }
 
-    /// Takes a number that was sent to this rank in a step; false if there can be no such message.
+    /// Takes a number that was sent to this rank in a step; false if such a message is impossible.
     pub fn take(&mut self, from: Rank, step: u32, number: u64) -> bool {
         let is_due = 1u32.checked_shl(step).is_some_and(|distance| from.0.checked_add(distance) == Some(self.rank));
         if !is_due || step < self.step || self.early.contains_key(&step) {
@@ -133,7 +136,7 @@ impl Scan {
         true
     }
 
-    /// Continues to the step in which something is left to do.
+    /// Continues to the next step in which this rank sends or receives.
     fn advance(&mut self) {
         while !self.is_done() && (self.has_sent || self.receiver().is_none()) {
             if self.is_told() {
@@ -144,18 +147,19 @@ impl Scan {
         }
     }
 
-    /// The rank to which it sends its number in this step.
+    /// The rank to which this rank sends its number in this step.
     fn receiver(&self) -> Option<Rank> {
         let to = self.rank.checked_add(1u32.checked_shl(self.step)?)?;
         (to < self.ranks).then_some(Rank(to))
     }
 
-    /// Does any rank send it a number in this step?
+    /// Does another rank send this rank a number in this step?
     fn is_told(&self) -> bool {
         1u32.checked_shl(self.step).is_some_and(|distance| distance <= self.rank)
     }
 
-    /// Has it sent and received everything? Distances grow: a rank with nothing to do in one step has nothing to do in later ones.
+    /// Has this rank sent and received everything? Distances grow, so a rank with nothing to do in one step has nothing to do in
+    /// later ones either.
     pub fn is_done(&self) -> bool {
         self.receiver().is_none() && !self.is_told()
     }

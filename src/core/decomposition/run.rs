@@ -9,7 +9,7 @@ use crate::format::numbers;
 const POST_BYTES: usize = 64 << 10;
 /// The maximum number of bytes of a run in a post: two differences of ten bytes each, a count and a rank of five.
 const RUN_BYTES: usize = 30;
-/// The fewest bytes: one for each number.
+/// The minimum number of bytes of a run: one for each of its four numbers.
 const RUN_BYTES_MIN: usize = 4;
 
 /// Consecutive elements of a region of a shard, which go to one place in the memory of one rank.
@@ -25,11 +25,11 @@ pub struct Run {
     pub target: u64,
 }
 
-// There may be one for each element.
+// In the worst case there is one run for each element, so runs must be small.
 const _: () = assert!(size_of::<Run>() == 24);
 
-/// Posts with the runs of a rank's shard, in their order. A run that follows the previous one, on the same rank and in both places, takes
-/// four bytes.
+/// Posts with the runs of a rank's shard, in their order. A run takes four bytes if it goes to the same rank as the previous one and
+/// follows it directly in both places.
 pub fn posts(shard: Rank, runs: &[Run]) -> impl Iterator<Item = Vec<u8>> + '_ {
     runs.chunks(POST_BYTES / RUN_BYTES).map(move |some| {
         let mut bytes = Vec::new();
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(told(&post), Some((Rank(2), runs)));
         assert_eq!(told(&post[..post.len() - 1]), None);
         assert_eq!(told(&[]), None);
-        // A rank below none, and a count of 33 bits.
+        // A rank below 0, and a count of 33 bits.
         assert_eq!(told(&[0, 0, 1, 1, 0]), None);
         let mut long = vec![0, 0];
         numbers::put(&mut long, 1 << 32);

@@ -1,4 +1,4 @@
-//! The content of an array's cells on the ranks that own them: parts of all ranks, which are sent there to be looked at together.
+//! The content of an array's cells on the ranks that own them: parts of all ranks, which are sent there to be compared.
 //!
 //! ```text
 //!   rank          for each part and each cell that it touches: what is in the cell      to the owner of the cell
@@ -7,8 +7,8 @@
 //!                 in layers, what an existing cell contains of a part                   to the owner of the inner cell
 //! ```
 //!
-//! In layers (`layers.rs`), parts of one cell are also looked at in the cells inside it, as parts [above](Placed::is_above) those. What two
-//! parts have in common is looked at where at least one of them is not above, which is in one cell only.
+//! In layers (`layers.rs`), parts of one cell are also compared in the cells inside it, as parts [above](Placed::is_above) those. The
+//! elements that two parts have in common are examined in the one cell in which at least one of the parts is not above.
 
 use super::cells::{Cells, hashed};
 use super::{Cuboid, Parts};
@@ -18,11 +18,11 @@ use std::collections::{BTreeMap, HashMap};
 
 /// The maximum number of parts in a cell before it is cut.
 const PARTS_MAX: usize = 1024;
-/// The number of pieces that it is cut into.
+/// The number of pieces into which such a cell is cut.
 const PIECES: usize = 64;
-/// The maximum number of pieces of a cell that a part in it may touch, on average, if the cell is to be cut.
+/// The maximum average number of pieces that a part in a cell may touch if the cell is to be cut.
 const SPREAD: usize = 4;
-/// The approximate length of a post in bytes. More parts go into several.
+/// The approximate length of a post in bytes. Longer content is split over several posts.
 const POST_BYTES: usize = 64 << 10;
 
 /// A part of a rank in a cell.
@@ -36,19 +36,19 @@ pub struct Placed {
     pub of: Rank,
     /// The place of the part among those of that rank.
     pub number: u32,
-    /// It lies in a larger cell, and was sent on to this one.
+    /// The part lies in a larger cell, which sent it on to this cell.
     pub is_above: bool,
-    /// The elements of it in the cell.
+    /// The elements of the part that are in the cell.
     pub cuboid: Cuboid,
 }
 
 impl Placed {
-    /// The elements that both have, if they are looked at in this cell: if both are above, a larger cell does that.
+    /// The elements that both parts have, if this cell compares them: if both are above, a larger cell does so.
     pub fn meets(&self, other: &Placed) -> Option<Cuboid> {
         if self.is_above && other.is_above { None } else { self.cuboid.common(&other.cuboid) }
     }
 
-    /// The part of it in another cell.
+    /// This part restricted to another cell, if any of it lies there.
     fn within(&self, cell: &Cuboid) -> Option<Placed> {
         Some(Placed { cuboid: cell.common(&self.cuboid)?, ..*self })
     }
@@ -154,12 +154,12 @@ impl Post {
     }
 }
 
-/// The number of entries that follow; each takes at least one byte.
+/// The number of entries that follow. Each entry takes at least one byte.
 fn count(bytes: &mut &[u8]) -> Option<usize> {
     usize::try_from(numbers::take(bytes)?).ok().filter(|count| *count <= bytes.len())
 }
 
-/// The posts of a rank and their receivers: parts, cell by cell. `parts` are whole ones.
+/// The posts of a rank and their receivers: parts, cell by cell. The parts in `parts` are whole.
 pub fn posts(cells: &Cells, dims: usize, parts: impl IntoIterator<Item = Placed>) -> Vec<(Rank, Vec<u8>)> {
     let mut by_cell: BTreeMap<Cuboid, (Rank, Vec<Placed>)> = BTreeMap::new();
     for part in parts {
@@ -171,7 +171,7 @@ pub fn posts(cells: &Cells, dims: usize, parts: impl IntoIterator<Item = Placed>
     bundled(posts, dims)
 }
 
-/// The parts of one rank, all of whose elements it has itself.
+/// The parts of one rank, all of whose elements that rank has.
 pub fn all_of(parts: &Parts, side: Side, rank: Rank, of: Rank) -> impl Iterator<Item = Placed> + '_ {
     let numbered = (0..).zip(parts.own()).filter(|(_, own)| !own.is_empty());
     numbered.map(move |(number, own)| Placed { side, rank, of, number, is_above: false, cuboid: *own })
@@ -180,7 +180,7 @@ pub fn all_of(parts: &Parts, side: Side, rank: Rank, of: Rank) -> impl Iterator<
 /// Bundles of posts to the same ranks, of a bounded length.
 fn bundled(posts: impl Iterator<Item = (Rank, Post)>, dims: usize) -> Vec<(Rank, Vec<u8>)> {
     let (mut open, mut bundles): (BTreeMap<Rank, Vec<u8>>, Vec<_>) = (BTreeMap::new(), Vec::new());
-    // As many of a cell as fit into a bundle: a number takes ten bytes at most.
+    // As many parts of a cell as fit in a bundle, as a number takes at most ten bytes.
     let most = (POST_BYTES / (20 * dims + 30)).max(1);
     for (to, Post { place, parts, mut inner }) in posts {
         let some: Vec<&[Placed]> = if parts.is_empty() { vec![&[]] } else { parts.chunks(most).collect() };
@@ -200,11 +200,11 @@ fn bundled(posts: impl Iterator<Item = (Rank, Post)>, dims: usize) -> Vec<(Rank,
 /// The content of a cell.
 #[derive(Clone, Debug, Default)]
 struct Held {
-    /// The parts. If the cell was cut: those that are sent on to cells in it, and not looked at here.
+    /// The parts. If the cell was cut: the parts that are handed down to the cells inside it, and not compared here.
     parts: Vec<Placed>,
     /// The number of parts at which cutting was last tried.
     tried: usize,
-    /// It was cut, and arriving parts are sent on.
+    /// The cell was cut, and arriving parts are sent on.
     is_cut: bool,
     /// Cells in it that exist.
     inner: Vec<Cuboid>,
@@ -217,7 +217,7 @@ pub struct Lying<'s> {
     pub cell: &'s Cuboid,
     /// The parts that ranks have in it.
     pub parts: &'s [Placed],
-    /// Finer cells that reach into it. The parts in them are looked at there.
+    /// Finer cells that extend into this one. They compare the parts in them.
     pub inner: &'s [Cuboid],
 }
 
@@ -238,8 +238,8 @@ impl Shelf {
         Shelf { dims, cells: cells.clone(), held: HashMap::new() }
     }
 
-    /// Takes a bundle of posts, and passes each part that arrives to `look`, with those that are in its cell already. Returns the posts
-    /// that are to be sent on; `None` if the bundle is not valid.
+    /// Takes a bundle of posts, and passes each part that arrives to `look`, with the parts that are already in its cell. Returns the
+    /// posts that are to be sent on; `None` if the bundle is not valid.
     pub fn take(&mut self, bytes: &[u8], mut look: impl FnMut(&Placed, &[Placed])) -> Option<Vec<(Rank, Vec<u8>)>> {
         let mut onward = Onward::new();
         for post in Post::decode(bytes, self.dims)? {
@@ -252,7 +252,8 @@ impl Shelf {
         let Post { place, parts, inner } = post;
         let cells = &self.cells;
         let held = self.held.entry(place).or_insert_with(|| {
-            // Nothing is in larger cells that this one has been told about: it is told about all by the one around it.
+            // A new cell has not been told about any parts in larger cells. It tells the cell around it that it exists,
+            // and that cell hands all of them down.
             let around = if place.cuts == 0 { cells.around(&place.cuboid) } else { None };
             onward.extend(around.map(|(owner, cuboid)| {
                 (owner, Post { place: Place { cuts: 0, cuboid }, parts: Vec::new(), inner: vec![place.cuboid] })
@@ -261,7 +262,7 @@ impl Shelf {
         });
         let news: Vec<Cuboid> = inner.into_iter().filter(|cell| !held.inner.contains(cell)).collect();
         held.inner.extend(&news);
-        // Cells hand parts down. Pieces do not: what they have their cell has had.
+        // Cells hand parts down. Pieces do not, because their cell has already handed down the parts that they hold.
         let hands_down = place.cuts == 0 && cells.are_layered();
         if hands_down {
             onward.extend(news.iter().filter_map(|cell| handed_down(cell, &held.parts, cells)));
@@ -281,7 +282,8 @@ impl Shelf {
         if there > PARTS_MAX && there >= 2 * held.tried {
             let cut: Onward = pieces(&place, &held.parts, &held.inner, cells).collect();
             let parts: usize = cut.iter().map(|(_, post)| post.parts.len()).sum();
-            // Where most parts lie in most pieces, as ones that all want the same do, cutting spreads nothing.
+            // If most parts lie in most pieces, for example because all ranks want the same, cutting does not spread
+            // the work.
             if parts <= SPREAD * there {
                 onward.extend(cut);
                 held.is_cut = true;
@@ -306,7 +308,8 @@ impl Shelf {
     }
 }
 
-/// The post that a cell inside this one gets about parts of this one: those that lie in it, if there are any.
+/// The post about parts of this cell that a cell inside it gets: the parts that lie in the inner cell, if there are
+/// any.
 fn handed_down(cell: &Cuboid, parts: &[Placed], cells: &Cells) -> Option<(Rank, Post)> {
     let above = |part: &Placed| Some(Placed { is_above: true, ..part.within(cell)? });
     let parts: Vec<Placed> = parts.iter().filter_map(above).collect();

@@ -8,9 +8,10 @@ use std::ops::Range;
 pub struct Strides {
     /// The offset of the first row in bytes.
     first: usize,
-    /// Bytes of a row.
+    /// The number of bytes in a row.
     row: usize,
-    /// How often it repeats and at which distance, slowest first. The last entry is that of neighbours.
+    /// How often the row repeats, and at which distance, slowest dimension first. The last entry is for neighbouring
+    /// rows.
     again: Vec<(usize, usize)>,
 }
 
@@ -41,7 +42,7 @@ impl Strides {
         Strides { first: first as usize, row: row as usize, again }
     }
 
-    /// The range of its elements, if they are one piece of memory.
+    /// The range of the bytes of the box, if they are one piece of memory.
     pub fn one_piece(&self) -> Option<Range<usize>> {
         self.again.is_empty().then(|| self.first..self.first + self.row)
     }
@@ -51,7 +52,7 @@ impl Strides {
         self.again.iter().fold(self.row, |bytes, (count, _)| bytes * count)
     }
 
-    /// Bytes of a row.
+    /// The number of bytes in a row.
     pub fn row(&self) -> usize {
         self.row
     }
@@ -61,7 +62,7 @@ impl Strides {
         (self.first, &self.again)
     }
 
-    /// The place in memory of byte `at` of the box, which has more bytes than that.
+    /// The place in memory of byte `at` of the box. The box must have more bytes than `at`.
     pub fn place_of(&self, at: usize) -> usize {
         self.first + self.place(at / self.row.max(1)) + at % self.row.max(1)
     }
@@ -72,7 +73,7 @@ impl Strides {
         let (mut bytes, mut each) = (0, self.bytes());
         for (count, distance) in &self.again {
             each /= (*count).max(1);
-            // What one of them covers ends before the next one begins.
+            // Each repetition ends before the next one begins.
             let passed = rest.checked_div(*distance).unwrap_or(0);
             if passed >= *count {
                 return bytes + count * each;
@@ -91,7 +92,7 @@ impl Strides {
         let (mut index, mut within, mut left) = (from / self.row, from % self.row, to - from);
         let (near, step) = self.again.last().copied().unwrap_or((1, 0));
         while left > 0 {
-            // The rows that follow each other at the distance of neighbours.
+            // The next rows follow each other at the distance of neighbouring rows.
             let mut place = self.first + self.place(index);
             for _ in index % near..near {
                 let bytes = (self.row - within).min(left);
@@ -121,7 +122,8 @@ impl Strides {
         self.row.is_multiple_of(bytes)
     }
 
-    /// Copies bytes to the box in its memory, from byte `at` of the box on. The elements around it stay.
+    /// Copies bytes to the box in its memory, starting at byte `at` of the box. The elements around the box do not
+    /// change.
     pub fn scatter(&self, bytes: &[u8], at: usize, memory: &mut [u8]) {
         let mut done = 0;
         self.each(at, at + bytes.len(), |place, count| {
@@ -131,20 +133,20 @@ impl Strides {
     }
 }
 
-/// A way along the bytes of a box in its memory.
+/// A traversal of the bytes of a box in its memory.
 pub struct Rows<'s> {
     way: Cursor<'s>,
     left: usize,
 }
 
 impl<'s> Rows<'s> {
-    /// The way from byte `at` of the box on.
+    /// The traversal that starts at byte `at` of the box.
     pub fn at(of: &'s Strides, at: usize) -> Rows<'s> {
         Rows { way: Cursor::at(of, at), left: of.bytes() - at }
     }
 
-    /// The place of the next bytes, how many follow before the memory is interrupted, and how often as many repeat at which distance; no
-    /// bytes at the end.
+    /// The place of the next bytes, how many of them follow without a gap, how often this many bytes repeat, and at which distance. At
+    /// the end there are no bytes.
     #[inline]
     pub fn next(&self) -> (usize, usize, usize, usize) {
         let row = self.way.left().min(self.left);
@@ -166,21 +168,22 @@ impl<'s> Rows<'s> {
     }
 }
 
-/// A way along the bytes of a box in two memories.
+/// A traversal of the bytes of a box in two memories at the same time.
 pub struct Both<'s> {
     one: Cursor<'s>,
     two: Cursor<'s>,
-    /// Bytes that are left.
+    /// The number of bytes that are left.
     left: usize,
 }
 
 impl<'s> Both<'s> {
-    /// The way from the first byte of a box on, which has as many bytes in both memories.
+    /// The traversal from the first byte of a box, which has the same number of bytes in both memories.
     pub fn new(one: &'s Strides, two: &'s Strides) -> Both<'s> {
         Both { one: Cursor::at(one, 0), two: Cursor::at(two, 0), left: one.bytes() }
     }
 
-    /// The places of the next bytes, and how many follow before either memory is interrupted; none at the end.
+    /// The places of the next bytes in both memories, and how many follow without a gap in either. At the end there are
+    /// none.
     #[inline]
     pub fn next(&self) -> (usize, usize, usize) {
         (self.one.place(), self.two.place(), self.one.left().min(self.two.left()).min(self.left))
@@ -197,15 +200,15 @@ impl<'s> Both<'s> {
     }
 }
 
-/// A way along the bytes of a box, row by row.
+/// A traversal of the bytes of a box, row by row.
 struct Cursor<'s> {
     of: &'s Strides,
     /// The index of the row, and its place.
     index: usize,
     begins: usize,
-    /// The bytes of the row that are done.
+    /// The bytes of the row that have been passed.
     within: usize,
-    /// The number of rows that still follow at the distance of neighbours.
+    /// The number of rows that follow at the distance of neighbouring rows.
     near: usize,
 }
 
@@ -213,7 +216,7 @@ impl<'s> Cursor<'s> {
     fn at(of: &'s Strides, byte: usize) -> Cursor<'s> {
         let row = of.row.max(1);
         let mut cursor = Cursor { of, index: byte / row, begins: 0, within: byte % row, near: 0 };
-        // Of a box without elements there is nothing to be found.
+        // A box without elements has nothing to traverse.
         if of.bytes() > 0 {
             cursor.find();
         }
@@ -230,7 +233,7 @@ impl<'s> Cursor<'s> {
         self.begins + self.within
     }
 
-    /// The bytes that are left of the row.
+    /// The bytes that are left in the row.
     fn left(&self) -> usize {
         self.of.row - self.within
     }
@@ -244,7 +247,7 @@ impl<'s> Cursor<'s> {
         self.begins += rows * step;
     }
 
-    /// Advances by at most what is left of the row.
+    /// Advances by at most the bytes that are left in the row.
     #[inline]
     fn skip(&mut self, bytes: usize) {
         self.within += bytes;
@@ -270,7 +273,7 @@ mod tests {
         Strides::of(&cuboid, &margins(before), &margins(after), size)
     }
 
-    /// Copies bytes of the box from its memory, from byte `at` of the box on.
+    /// Copies bytes of the box from its memory, starting at byte `at` of the box.
     fn gather(strides: &Strides, memory: &[u8], at: usize, target: &mut [u8]) {
         let mut done = 0;
         strides.each(at, at + target.len(), |place, bytes| {
@@ -282,12 +285,12 @@ mod tests {
     #[test]
     fn what_touches_is_one_row() {
         assert_eq!(strides(&[4, 5, 6], &[], &[], 8), Strides { first: 0, row: 960, again: vec![] });
-        // A margin in the slowest dimension parts nothing.
+        // A margin in the slowest dimension separates nothing.
         assert_eq!(strides(&[4, 5, 6], &[1], &[2], 8), Strides { first: 240, row: 960, again: vec![] });
         assert_eq!(strides(&[4, 5, 6], &[0, 1], &[], 8), Strides { first: 48, row: 240, again: vec![(4, 288)] });
         let all = Strides { first: 8 * (7 * 8 + 8 + 1), row: 48, again: vec![(4, 448), (5, 64)] };
         assert_eq!(strides(&[4, 5, 6], &[1, 1, 1], &[1, 1, 1], 8), all);
-        // A dimension of one element is no row of its own.
+        // A dimension with one element does not add a level.
         assert_eq!(strides(&[4, 1, 6], &[0, 0, 1], &[0, 0, 1], 1), Strides { first: 1, row: 6, again: vec![(4, 8)] });
         assert!(
             strides(&[7], &[2], &[2], 4).one_piece() == Some(8..36)
@@ -308,7 +311,7 @@ mod tests {
             Strides::inside(&part, &of, &margins, &margins, 2),
             Strides { first: 2 * (8 + 3), row: 6, again: vec![(2, 16)] }
         );
-        // Whole rows are one piece.
+        // Whole rows form one piece.
         let rows = Cuboid::at(&[12, 20], &[2, 6]).expect("two");
         assert_eq!(Strides::inside(&rows, &of, &none, &none, 1).one_piece(), Some(12..24));
     }
@@ -324,7 +327,7 @@ mod tests {
             let memory: Vec<u64> = dims.iter().map(|d| d.0 + d.1 + d.2).collect();
             let count = memory.iter().product::<u64>() * size;
             let bytes: Vec<u8> = (0..count).map(|at| at as u8 ^ (at >> 8) as u8).collect();
-            // By the plain rule, element by element.
+            // The expected result follows the plain rule, element by element.
             let mut expected = Vec::new();
             for element in 0..extent.iter().product::<u64>() {
                 let (mut rest, mut place, mut step) = (element, 0, size);
@@ -341,13 +344,13 @@ mod tests {
             let mut some = vec![0; to - from];
             gather(&strides, &bytes, from, &mut some);
             prop_assert_eq!(&some[..], &expected[from..to]);
-            // Each byte lies before the next one.
+            // Each byte comes before the next one.
             for at in (0..expected.len()).step_by(3) {
                 let place = strides.place_of(at);
                 prop_assert_eq!([strides.before(place), strides.before(place + 1)], [at, at + 1]);
             }
             prop_assert_eq!([strides.before(0), strides.before(bytes.len())], [0, expected.len()]);
-            // What is put back changes nothing else.
+            // Putting the bytes back changes no other bytes.
             let mut other: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
             strides.scatter(&some, from, &mut other);
             let mut there = vec![0; to - from];

@@ -22,7 +22,7 @@ fn config() -> impl bincode::config::Config {
 pub fn encode<T: Serialize>(what: &'static str, value: &T) -> Result<Vec<u8>, FormatError> {
     let bytes = bincode::serde::encode_to_vec(value, config());
     let bytes = bytes.map_err(|error| FormatError::invalid(what, error.to_string()))?;
-    // The limit of the configuration counts for decoding only.
+    // The configured limit applies only to decoding.
     if bytes.len() > LIMIT {
         return Err(FormatError::invalid(
             what,

@@ -1,4 +1,4 @@
-//! What a checkpoint records about output files that grow along with the run.
+//! The record, in a checkpoint, of output files that grow along with the run.
 
 use super::{FormatError, codec};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! A file of shards: page-aligned shards one after another, then an index, then a footer.
+//! A file of shards: page-aligned shards one after another, followed by an index and a footer.
 //!
 //! The footer is the last 64 bytes of the file, so a reader finds everything from the file's length. Index and
 //! footer together fill whole pages, so they can be written with direct I/O. A container may hold shards of one
@@ -9,7 +9,7 @@ use crate::base::ids::{CheckpointKey, Rank};
 use crate::base::units::{PAGE, page_ceil};
 use serde::{Deserialize, Serialize};
 
-/// Length of the footer.
+/// The length of the footer in bytes.
 pub const FOOTER_LEN: usize = 64;
 
 const MAGIC: &[u8; 8] = b"BVKCONT1";
@@ -22,16 +22,16 @@ const AT_INDEX_CHECKSUM: usize = 40;
 const AT_FILE_LEN: usize = 48;
 const AT_FLAGS: usize = 56;
 
-/// Where one shard is.
+/// The place of one shard.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ContainerEntry {
-    /// Which checkpoint it belongs to.
+    /// The checkpoint to which the shard belongs.
     pub key: CheckpointKey,
-    /// Whose data it is.
+    /// The rank whose data the shard holds.
     pub rank: Rank,
-    /// Start of the shard in the file; a multiple of 4096.
+    /// The start of the shard in the file; a multiple of 4096.
     pub offset: u64,
-    /// Length of the shard; a multiple of 4096.
+    /// The length of the shard; a multiple of 4096.
     pub length: u64,
 }
 
@@ -45,14 +45,15 @@ pub struct Container {
 /// The content of the last 64 bytes of a file: where the index is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Footer {
-    /// Start of the index in the file.
+    /// The start of the index in the file.
     pub index_offset: u64,
-    /// Length of the encoded index.
+    /// The length of the encoded index.
     pub index_len: u64,
     index_checksum: u64,
 }
 
-/// Encodes index, padding and footer: the bytes that follow the last shard, a whole number of pages.
+/// Encodes the index, the padding and the footer. These are the bytes that follow the last shard, a whole number of
+/// pages.
 ///
 /// # Errors
 /// [`FormatError`] if there are more entries than the index may hold.
@@ -98,7 +99,7 @@ impl Footer {
         Ok(footer)
     }
 
-    /// How many bytes to read at `index_offset` for [`Container::decode`].
+    /// The number of bytes to read at `index_offset` for [`Container::decode`].
     pub fn tail_len(&self) -> usize {
         page_ceil(self.index_len + FOOTER_LEN as u64) as usize
     }
@@ -108,7 +109,7 @@ impl Container {
     /// Decodes the index from the bytes at the footer's `index_offset` up to the end of the file.
     ///
     /// # Errors
-    /// [`FormatError`] if the bytes are damaged, or entries overlap or leave the file.
+    /// [`FormatError`] if the bytes are damaged, or if entries overlap or extend beyond the file.
     pub fn decode(footer: &Footer, tail: &[u8]) -> Result<Self, FormatError> {
         let need = footer.tail_len() as u64;
         if tail.len() as u64 != need {
@@ -131,7 +132,7 @@ impl Container {
         Ok(Container { entries })
     }
 
-    /// The entry of this rank's shard of this checkpoint.
+    /// The entry for this rank's shard in this checkpoint.
     pub fn find(&self, key: &CheckpointKey, rank: Rank) -> Option<&ContainerEntry> {
         self.entries.iter().find(|entry| entry.rank == rank && entry.key == *key)
     }

@@ -1,4 +1,5 @@
-//! What a rank's session did, and when. Each rank has a file, with a JSON object in each line.
+//! A record of the actions of a rank's session, with their times. Each rank has a file, with a JSON object in each
+//! line.
 //!
 //! A line names the run to which it belongs, because each run of a job appends to the file of the previous run. Lines of unknown kinds are
 //! skipped, and so are lines that cannot be read: the last line may be half written. Fields are added, never renamed, while the schema
@@ -25,7 +26,7 @@ pub fn events_of(name: &str) -> Option<(&str, u32)> {
     Some((group, rank.parse().ok()?))
 }
 
-/// A line.
+/// A line of an event file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// When it happened.

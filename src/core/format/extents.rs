@@ -14,16 +14,17 @@ use std::borrow::Cow;
 /// The maximum number of extents of a packed shard. A reader's representation of each takes 44 bytes, and that of all of them 176 MiB.
 pub const EXTENTS_MAX: usize = 1 << 22;
 
-/// The largest unit is a page.
+/// The exponent of the largest unit, which is a page.
 const SHIFT_MAX: u32 = 12;
-/// Where an extent is stored, according to its number: 0, 1, or 2 and more for the sources.
+/// The numbers that say where an extent is stored: 0 for bytes of its own, 1 for bytes of another extent, and 2 or more
+/// for a source.
 const OWN: u64 = 0;
 const SAME: u64 = 1;
 const IN: u64 = 2;
 
 const WHAT: &str = "packed shard";
 
-/// The extents of a packing.
+/// Encodes the extents of a packing.
 ///
 /// # Errors
 /// [`FormatError::Invalid`] if there are more than [`EXTENTS_MAX`], or they take more bytes than metadata may have.
@@ -55,7 +56,8 @@ pub(super) fn encode(packing: &Packing) -> Result<Vec<u8>, FormatError> {
     Ok(bytes)
 }
 
-/// From the place of an extent to that of the bytes that it refers to; modulo 2^64, as a reader adds it.
+/// The distance from the place of an extent to the place of the bytes to which it refers, modulo 2^64, as a reader adds
+/// it.
 fn step(extent: &Placed) -> Option<i64> {
     match extent.stored {
         Stored::Own => None,
@@ -63,7 +65,7 @@ fn step(extent: &Placed) -> Option<i64> {
     }
 }
 
-/// The exponent of the unit.
+/// The exponent of the unit of the extents.
 fn unit_of(packing: &Packing) -> u32 {
     let mut bits = 1u64 << SHIFT_MAX;
     for region in &packing.outline.head.meta.regions {
@@ -76,14 +78,14 @@ fn unit_of(packing: &Packing) -> u32 {
     bits.trailing_zeros()
 }
 
-/// The extents of a shard with these regions, whose file refers to so many sources.
+/// Decodes the extents of a shard with these regions, whose file refers to `sources` sources.
 ///
 /// # Errors
-/// [`FormatError::Invalid`] if the bytes are no extents that cover the regions, or have another form than the one that they ought to have.
+/// [`FormatError::Invalid`] if the bytes are not extents that cover the regions, or are not in the one form that encoding gives.
 pub(super) fn decode(mut bytes: &[u8], regions: &[Region], sources: usize) -> Result<Vec<Extent>, FormatError> {
     let rule = |holds: bool, why: &str| if holds { Ok(()) } else { Err(FormatError::invalid(WHAT, why)) };
     let count = number(&mut bytes)?;
-    // Each takes a byte at least.
+    // Each extent takes at least one byte.
     rule(count <= EXTENTS_MAX.min(bytes.len()) as u64, "it claims more extents than it can have")?;
     let shift = number(&mut bytes)?;
     rule(shift <= SHIFT_MAX.into(), "the unit of its extents is larger than a page")?;
@@ -116,9 +118,9 @@ pub(super) fn decode(mut bytes: &[u8], regions: &[Region], sources: usize) -> Re
     Ok(extents)
 }
 
-/// Encoded extents behind a 0, or, if they are compressed, behind the number of their bytes.
+/// Puts a 0 before the encoded extents, or, if this function compresses them, the length of their uncompressed form.
 pub(super) fn compressed(extents: Vec<u8>, compress: bool) -> Vec<u8> {
-    // Without memory for it they stay as they are.
+    // If there is no memory for a compressor, the extents stay as they are.
     let compressor = if compress { Compressor::new().ok() } else { None };
     let packed = compressor.and_then(|mut compressor| compressor.compress(&extents, 1));
     let (bytes, body) = packed.as_deref().map_or((0, &extents[..]), |packed| (extents.len() as u64, packed));
@@ -131,7 +133,7 @@ pub(super) fn compressed(extents: Vec<u8>, compress: bool) -> Vec<u8> {
 /// The reverse of [`compressed`].
 ///
 /// # Errors
-/// [`FormatError::Invalid`] if they are damaged.
+/// [`FormatError::Invalid`] if the extents are damaged.
 pub(super) fn expanded(mut extents: &[u8]) -> Result<Cow<'_, [u8]>, FormatError> {
     let bytes = number(&mut extents)?;
     if bytes > codec::LIMIT as u64 {
@@ -162,7 +164,7 @@ mod tests {
         CheckpointKey { generation: Generation(1), version: operation, operation, incarnation: Incarnation([1; 16]) }
     }
 
-    /// A packing of a shard of regions with so many bytes.
+    /// A packing of a shard whose regions have these numbers of bytes.
     fn packing(regions: &[u64], sources: u64, extents: &[Extent]) -> Result<Packing, FormatError> {
         let region = |(index, bytes): (usize, &u64)| Region::of_bytes(format!("r{index}"), RegionKind::Array, *bytes);
         let regions = regions.iter().enumerate().map(region).collect();
@@ -185,7 +187,8 @@ mod tests {
         bytes
     }
 
-    /// Two regions of whole pages and some bytes, in units of `unit`; what refers to the file itself finds it there.
+    /// Three regions of arbitrary lengths, with random extents in units of `unit`. References within the file point to
+    /// bytes that the file stores.
     fn random(seed: u64, unit: u64) -> ([u64; 3], u64, Vec<Extent>) {
         let mut rng = crate::base::rng::Rng::new(seed);
         let regions = [8192, 0, 4096 + rng.below(4096)].map(|bytes| bytes - rng.below(2) * bytes.min(rng.below(40)));
@@ -237,7 +240,7 @@ mod tests {
         let packed = compressed(plain.clone(), true);
         assert!(packed.len() < plain.len() / 2, "{} of {}", packed.len(), plain.len());
         assert_eq!(&*expanded(&packed).unwrap(), &plain[..]);
-        // What does not become shorter stays as it is.
+        // Extents that do not become shorter stay as they are.
         assert_eq!(compressed(vec![3, 7, 9], true), [0, 3, 7, 9]);
         let frame = {
             let mut rest = &packed[..];
@@ -277,13 +280,13 @@ mod tests {
         let packing = packing(&[4096], 1, &own).unwrap();
         let of = |numbers: &[u64]| decoded(&packing, &numbers_of(numbers));
         assert_eq!(of(&[1, 12, 3]), Ok(own.to_vec()));
-        // A count beyond the bytes or the limit, and a length or a distance that no 64 bits hold.
+        // A count beyond the bytes or the limit, and a length or a distance that does not fit in 64 bits.
         for numbers in [&[u64::MAX, 0][..], &[2, 12, 3], &[1, 12, u64::MAX], &[1, 12, 5, u64::MAX], &[1, 12, 5]] {
             assert!(of(numbers).is_err(), "{numbers:?}");
         }
         let most = [numbers_of(&[EXTENTS_MAX as u64 + 1, 0]), vec![3; EXTENTS_MAX + 1]].concat();
         assert!(decoded(&packing, &most).unwrap_err().to_string().contains("more extents"));
-        // The farthest reference there may be.
+        // The farthest reference that is possible.
         let far = Stored::In { source: 0, offset: u64::MAX - 4096 };
         let packing = self::packing(&[4096], 1, &[Extent { length: 4096, stored: far }]).unwrap();
         let bytes = encode(&packing).unwrap();
@@ -297,7 +300,7 @@ mod tests {
             let packing = packing(&regions, sources, &extents).unwrap();
             let bytes = encode(&packing).unwrap();
             prop_assert_eq!(decoded(&packing, &bytes), Ok(extents));
-            // What is cut short is nothing.
+            // Truncated bytes are invalid.
             prop_assert!(decoded(&packing, &bytes[..bytes.len() - 1]).is_err());
         }
 

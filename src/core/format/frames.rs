@@ -4,17 +4,18 @@
 use super::FormatError;
 use std::ops::{Range, RangeInclusive};
 
-/// The fastest of zstd's levels that keeps what shuffled numbers have to give: the next ones cost half of the speed for a hundredth.
+/// The fastest of zstd's levels that exploits the redundancy of shuffled numbers: the next levels halve the speed to gain a
+/// hundredth.
 const LEVEL: i32 = 1;
-/// Elements of so many bytes are taken apart into planes.
+/// The lengths of the elements, in bytes, whose bytes are separated into planes.
 const SHUFFLED: RangeInclusive<usize> = 2..=64;
-/// What does not become shorter by this part is kept as it is.
+/// A frame that does not become shorter by a sixteenth is kept as it is.
 const WORTH: usize = 16;
-/// Bytes that are tried before a whole frame is.
+/// The number of bytes that are tried before a whole frame is compressed.
 const SAMPLE: usize = 16 << 10;
 
-/// Puts the first bytes of all elements first, then the second ones, and so on; an incomplete element remains at the
-/// end.
+/// Arranges the bytes in planes: the first bytes of all elements, then their second bytes, up to their last bytes. An
+/// incomplete element remains at the end.
 fn shuffle(from: &[u8], element: usize, to: &mut [u8]) {
     let count = from.len() / element;
     let (planes, rest) = to.split_at_mut(count * element);
@@ -38,7 +39,7 @@ fn unshuffle(from: &[u8], element: usize, to: &mut [u8]) {
     to[count * element..].copy_from_slice(rest);
 }
 
-/// The length of the elements that are taken apart, if they are.
+/// The length of the elements, if elements of this length are separated into planes.
 fn shuffled(element: u64) -> Option<usize> {
     usize::try_from(element).ok().filter(|element| SHUFFLED.contains(element))
 }
@@ -48,12 +49,12 @@ pub struct Compressor {
     context: zstd::bulk::Compressor<'static>,
     planes: Vec<u8>,
     packed: Vec<u8>,
-    /// How many frames in a row were no use, and how many are passed by before the next attempt.
+    /// How many attempts in a row were useless, and how many frames are skipped before the next attempt.
     misses: u32,
     passes: u32,
 }
 
-/// Attempts that have been of no use are at most this many doublings apart.
+/// The maximum number of times that the distance between useless attempts doubles.
 const MISSES_MAX: u32 = 4;
 
 impl Compressor {
@@ -66,7 +67,7 @@ impl Compressor {
         Ok(Compressor { context, planes: Vec::new(), packed: Vec::new(), misses: 0, passes: 0 })
     }
 
-    /// Is the next frame to be tried? After frames for which compression was of no use, only some are.
+    /// Should the next frame be tried? After frames for which compression was useless, only some are.
     pub fn is_due(&mut self) -> bool {
         let is_due = self.passes == 0;
         self.passes = self.passes.saturating_sub(1);
@@ -103,7 +104,7 @@ impl Compressor {
         self.misses = (self.misses + 1).min(MISSES_MAX);
     }
 
-    /// Compresses into `packed`, and says whether that is worth it.
+    /// Compresses into `packed`, and returns whether this is worthwhile.
     fn pack(&mut self, bytes: &[u8], element: u64) -> bool {
         let from = match shuffled(element) {
             Some(element) => {
@@ -113,7 +114,7 @@ impl Compressor {
             }
             None => bytes,
         };
-        // What is longer than this is not wanted, and the library gives up there.
+        // A longer result is not wanted; the library gives up at this length.
         self.packed.resize(bytes.len() - bytes.len().div_ceil(WORTH), 0);
         match self.context.compress_to_buffer(from, self.packed.as_mut_slice()) {
             Ok(length) => {

@@ -1,13 +1,13 @@
-//! Finding one of a million extents by a byte that it holds. Pure.
+//! Finds the extent, among a million, that holds a given byte. Pure.
 //!
-//! A binary search of a million takes twenty steps, most of which wait for memory: 2 µs for each of as many references. Where extents are about
-//! as long as each other, a table by place leaves one step or two.
+//! A binary search among a million extents takes twenty steps, most of which wait for memory: this costs 2 µs for each of a million
+//! references. If extents are about equally long, a table indexed by place leaves one or two steps.
 #![forbid(unsafe_code)]
 
 use super::packed::Placed;
 use std::ops::Range;
 
-/// Of each stretch of 2^`shift` bytes of the bodies the first extent that ends behind its first byte.
+/// For each stretch of 2^`shift` bytes of the bodies: the first extent that ends after the first byte of the stretch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     shift: u32,
@@ -15,7 +15,8 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Of extents in their order, none of which is empty; there are no more stretches than extents.
+    /// Makes the index of extents, which must be in order and not empty. There is at most one stretch more than there
+    /// are extents.
     pub fn of(extents: &[Placed]) -> Index {
         let end = extents.last().map_or(0, Placed::end);
         let mean = end / (extents.len() as u64).max(1);
@@ -29,7 +30,8 @@ impl Index {
         Index { shift, first }
     }
 
-    /// The place of the first of these extents, of which it was made, that ends after a byte; their number if none does.
+    /// The place of the first extent that ends after a byte, or the number of extents if none does. `extents` must be
+    /// the extents from which the index was made.
     pub fn find(&self, extents: &[Placed], byte: u64) -> usize {
         let stretch = (byte >> self.shift) as usize;
         let Some(from) = self.first.get(stretch) else { return extents.len() };
@@ -38,7 +40,7 @@ impl Index {
         from + extents[from..upto].partition_point(|extent| extent.end() <= byte)
     }
 
-    /// The extents, among those of which it was made, that hold any of these bytes.
+    /// The extents that hold any of these bytes. `extents` must be the extents from which the index was made.
     pub fn range(&self, extents: &[Placed], bytes: Range<u64>) -> Range<usize> {
         let first = self.find(extents, bytes.start);
         let last = bytes.end.checked_sub(1).map_or(0, |last| self.find(extents, last));
@@ -68,7 +70,7 @@ mod tests {
         #[test]
         fn what_it_finds_a_look_at_all_of_them_finds(seed: u64, count in 0usize..60, scale in 0u32..50) {
             let mut rng = Rng::new(seed);
-            // Some are longer by far than the rest, and some have a gap before them.
+            // Some extents are much longer than the rest, and some have a gap before them.
             let mut one = |_| {
                 let most = 1 << (rng.below(2) * u64::from(scale));
                 let length = 1 + rng.below(most);

@@ -22,9 +22,9 @@ const AT_FLAGS: usize = 40;
 /// One container file of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ContainerInfo {
-    /// File name within the checkpoint's folder.
+    /// The name of the file within the checkpoint's folder.
     pub file: String,
-    /// Length of the file.
+    /// The length of the file.
     pub bytes: u64,
     /// The ranks whose shards it holds, ascending.
     pub ranks: Vec<Rank>,
@@ -33,17 +33,17 @@ pub struct ContainerInfo {
 /// The content of a manifest.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Job key.
+    /// The job key.
     pub job: String,
-    /// Group within the job.
+    /// The group within the job.
     pub group: String,
     /// The application's name for the checkpoint series.
     pub name: String,
-    /// Which checkpoint.
+    /// The checkpoint.
     pub key: CheckpointKey,
     /// The agreement hash that every shard carries.
     pub agreement: u64,
-    /// Ranks in the group.
+    /// The number of ranks in the group.
     pub group_size: u32,
     /// The restart that the run had last made of this series, if any.
     pub origin: Option<Origin>,
@@ -56,7 +56,8 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Adds the checkpoints to which one of its shards refers. Used where a manifest is put together from shards.
+    /// Adds the checkpoints to which one of the manifest's shards refers. This is used when a manifest is assembled
+    /// from shards.
     pub fn add_sources(&mut self, sources: &[SourceKey]) {
         self.sources.extend(sources);
         self.sources.sort_unstable();
@@ -72,7 +73,7 @@ impl Manifest {
         self.frame()
     }
 
-    /// Header and body, whatever they say.
+    /// Encodes the header and the body, without checking them.
     fn frame(&self) -> Result<Vec<u8>, FormatError> {
         let payload = codec::encode(WHAT, self)?;
         let mut head: [u8; HEADER_LEN] = header(MAGIC);
@@ -166,7 +167,7 @@ mod tests {
         }
     }
 
-    /// What a writer without rules would write.
+    /// The bytes that a writer without rules would write.
     fn unchecked(manifest: &Manifest) -> Vec<u8> {
         manifest.frame().unwrap()
     }

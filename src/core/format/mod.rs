@@ -36,7 +36,7 @@ pub const FORMAT_VERSION: u32 = 1;
 /// A mark that is written as a little-endian word. It reads differently on a machine of the other byte order.
 pub const ENDIAN_MARK: u32 = 0x0102_0304;
 
-/// Where the version is in every header.
+/// The offset of the version in every header.
 pub(crate) const AT_VERSION: usize = 8;
 
 /// Why bytes are not what they claim to be.
@@ -45,23 +45,23 @@ pub enum FormatError {
     /// Fewer bytes than the structure needs.
     #[error("{what} is cut short: it has {have} of {need} bytes")]
     Short {
-        /// Which structure.
+        /// The structure.
         what: &'static str,
-        /// Bytes needed.
+        /// The number of bytes needed.
         need: u64,
-        /// Bytes present.
+        /// The number of bytes present.
         have: u64,
     },
     /// The magic bytes are absent: this is another kind of file, or its start was overwritten.
     #[error("this is not a Bivouac {what}: the magic bytes are missing")]
     Magic {
-        /// Which structure.
+        /// The structure.
         what: &'static str,
     },
     /// A format version that this program cannot read.
     #[error("{what} has format version {found}; this program reads version {FORMAT_VERSION}")]
     Version {
-        /// Which structure.
+        /// The structure.
         what: &'static str,
         /// The version found.
         found: u32,
@@ -69,13 +69,13 @@ pub enum FormatError {
     /// The bytes were written on a machine of the other byte order.
     #[error("{what} was written with the other byte order: read it on a machine like the one that wrote it")]
     Endian {
-        /// Which structure.
+        /// The structure.
         what: &'static str,
     },
     /// The bytes changed after they were written.
     #[error("{what} is damaged: checksum {found:016x}, expected {expected:016x}")]
     Checksum {
-        /// Which structure.
+        /// The structure.
         what: &'static str,
         /// The checksum stored with the bytes.
         expected: u64,
@@ -85,9 +85,9 @@ pub enum FormatError {
     /// The checksum is right, yet a value breaks a rule of the format.
     #[error("{what} breaks the format: {why}")]
     Invalid {
-        /// Which structure.
+        /// The structure.
         what: &'static str,
-        /// Which rule.
+        /// The rule that is broken.
         why: String,
     },
 }
@@ -103,13 +103,14 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
 }
 
-/// Verifies a checksum that was stored beside `bytes`.
+/// Verifies a checksum that was stored with `bytes`.
 pub(crate) fn verify_checksum(what: &'static str, bytes: &[u8], expected: u64) -> Result<(), FormatError> {
     let found = checksum(bytes);
     if found == expected { Ok(()) } else { Err(FormatError::Checksum { what, expected, found }) }
 }
 
-/// Bytes that no field names are zero: what a later version puts there must not be overlooked by this one.
+/// Checks that bytes outside all fields are zero, so that this version does not overlook what a later version stores
+/// there.
 pub(crate) fn expect_zeros(what: &'static str, bytes: &[u8]) -> Result<(), FormatError> {
     if bytes.iter().all(|byte| *byte == 0) {
         return Ok(());
@@ -117,14 +118,14 @@ pub(crate) fn expect_zeros(what: &'static str, bytes: &[u8]) -> Result<(), Forma
     Err(FormatError::invalid(what, "bytes that belong to no field are not zero"))
 }
 
-/// Little-endian fields at named offsets of a header whose length is checked once, up front.
+/// The little-endian fields at given offsets of a header whose length is checked once, at the start.
 pub(crate) struct Fields<'a> {
     what: &'static str,
     bytes: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    /// Takes exactly `length` bytes and checks magic, version and byte order.
+    /// Takes exactly `length` bytes, and checks the magic bytes, the version and the byte order.
     pub(crate) fn open(
         what: &'static str,
         bytes: &'a [u8],
@@ -145,7 +146,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Checks the two words of flags at `at`: of what a reader must understand this one understands nothing yet; what it may ignore it does.
+    /// Checks the two words of flags at `at`: this version knows none of the flags that a reader must understand, and ignores those that a
+    /// reader may ignore.
     pub(crate) fn check_flags(&self, at: usize) -> Result<(), FormatError> {
         match self.u32(at) {
             0 => Ok(()),
@@ -155,7 +157,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Checks that the bytes of `range`, which no field names, are zero.
+    /// Checks that the bytes of `range`, which is outside all fields, are zero.
     pub(crate) fn expect_zeros(&self, range: std::ops::Range<usize>) -> Result<(), FormatError> {
         expect_zeros(self.what, &self.bytes[range])
     }
@@ -174,7 +176,7 @@ impl<'a> Fields<'a> {
         array
     }
 
-    /// Verifies the checksum stored at `at`, which covers the header with that field read as zero.
+    /// Verifies the checksum stored at `at`. It covers the header, in which the checksum itself counts as zero.
     pub(crate) fn verify(&self, at: usize) -> Result<(), FormatError> {
         let mut copy = self.bytes.to_vec();
         copy[at..at + 8].fill(0);
@@ -182,7 +184,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Starts a fixed-size header: magic, version, byte order; all else zero.
+/// Starts a fixed-size header: the magic bytes, the version, the byte order, and zeros.
 pub(crate) fn header<const N: usize>(magic: &[u8; 8]) -> [u8; N] {
     let mut bytes = [0; N];
     bytes[..8].copy_from_slice(magic);

@@ -1,12 +1,13 @@
-//! Numbers in as many bytes as they take: seven bits in each, the lowest first; the highest bit says that more follow. Pure.
+//! Numbers in as few bytes as possible: seven bits in each byte, the lowest first; the highest bit of a byte says that more
+//! bytes follow. Pure.
 //!
-//! A number has one form, the shortest, so equal values are equal bytes. Whatever else arrives is refused.
+//! A number has only one form, the shortest, so equal values are equal bytes. Every other form is refused.
 #![forbid(unsafe_code)]
 
 /// The maximum number of bytes of a number: ten hold 70 bits.
 const BYTES_MAX: usize = 10;
 
-/// Puts a number behind others.
+/// Appends a number.
 pub(crate) fn put(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
@@ -15,7 +16,8 @@ pub(crate) fn put(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// Takes the first number off; `None` if it is cut short, over 64 bits, or longer than it need be.
+/// Takes the first number off the front; `None` if the number is truncated, exceeds 64 bits, or is longer than
+/// necessary.
 pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for (at, byte) in bytes.iter().enumerate().take(BYTES_MAX) {
@@ -23,7 +25,7 @@ pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
         number |= part << (7 * at);
         if byte & 0x80 == 0 {
             let is_shortest = at == 0 || part > 0;
-            // Of the tenth byte one bit is left.
+            // Only one bit of the tenth byte may be used.
             let has_room = at + 1 < BYTES_MAX || part == 1;
             *bytes = &bytes[at + 1..];
             return (is_shortest && has_room).then_some(number);
@@ -32,12 +34,12 @@ pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// A difference as a number: small ones of either sign are small. The sign is the lowest bit.
+/// A difference as a number: small differences of either sign give small numbers. The lowest bit is the sign.
 pub(crate) fn from_step(step: i64) -> u64 {
     ((step << 1) ^ (step >> 63)) as u64
 }
 
-/// The difference that [`from_step`] made a number of.
+/// The difference from which [`from_step`] made a number.
 pub(crate) fn to_step(number: u64) -> i64 {
     (number >> 1) as i64 ^ -((number & 1) as i64)
 }
@@ -59,7 +61,7 @@ mod tests {
         for bad in [&[][..], &[0x80], &[0x80, 0], &[0xff, 0x80, 0], &[0x80; 40]] {
             assert_eq!(only(bad), None, "{bad:?}");
         }
-        // More than 64 bits, in ten bytes and in eleven.
+        // Values of more than 64 bits, in ten bytes and in eleven.
         for last in [&[2][..], &[0x7f], &[0x81, 0], &[0x80, 1]] {
             assert_eq!(only(&[&[0xff; 9], last].concat()), None, "{last:?}");
         }

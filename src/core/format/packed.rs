@@ -61,7 +61,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Does what is stored there follow it?
+    /// Are the bytes at `stored` those that directly follow this extent's stored bytes?
     fn is_continued(&self, stored: Stored) -> bool {
         match (self.stored, stored) {
             (Stored::Own, Stored::Own) => true,
@@ -258,7 +258,7 @@ impl Packing {
     /// # Errors
     /// [`FormatError`] if there are more extents than a packed shard may have.
     pub fn encode(&self, compress: bool) -> Result<[Vec<u8>; 4], FormatError> {
-        // No frame is longer than 2^32.
+        // Both lengths fit in 32 bits.
         let plain = |placed: &PlacedFrame| Frame { bytes: placed.bytes as u32, stored: placed.stored as u32 };
         let frames: Vec<Frame> = self.frames.iter().map(plain).collect();
         let sources = codec::encode(WHAT, &self.outline.sources.to_vec())?;
@@ -322,7 +322,8 @@ pub fn regions_of(packed: &Head) -> Result<[&Region; REGIONS.len()], FormatError
         .ok_or_else(|| FormatError::invalid(WHAT, "its regions are not those of a packed shard"))
 }
 
-/// What holds of all sources of a checkpoint: they are earlier ones of the same run, not too many, each once.
+/// Checks the rules for all sources of a checkpoint: they are earlier checkpoints of the same run, not too many, and
+/// each occurs once.
 pub(super) fn check_sources(what: &'static str, of: &CheckpointKey, sources: &[SourceKey]) -> Result<(), FormatError> {
     let is_earlier = |source: &SourceKey| {
         let key = source.key;
@@ -348,7 +349,7 @@ pub(super) fn check_sources(what: &'static str, of: &CheckpointKey, sources: &[S
     Ok(())
 }
 
-/// Gives extents their places, and says how many bytes are stored with them.
+/// Gives extents their places, and returns how many bytes the packed shard itself stores for them.
 fn place(head: &Head, extents: &[Extent], sources: usize) -> Result<(Vec<Placed>, u64), FormatError> {
     let bad = |why: &str| FormatError::invalid(WHAT, why);
     let mut placed = Vec::with_capacity(extents.len());
@@ -377,7 +378,7 @@ fn place(head: &Head, extents: &[Extent], sources: usize) -> Result<(Vec<Placed>
     Ok((placed, own_before))
 }
 
-/// Gives frames their places.
+/// Gives frames their places in the stored bytes.
 fn place_frames(packing: &Packing, frames: &[Frame]) -> Result<Vec<PlacedFrame>, FormatError> {
     let mut placed: Vec<PlacedFrame> = Vec::with_capacity(frames.len());
     let (mut at, mut stored_at, mut rest) = (0u64, 0u64, frames.iter());

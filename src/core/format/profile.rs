@@ -24,7 +24,7 @@ pub const FIGURES_MAX: usize = 128;
 
 /// The longest host name and the longest command, in bytes: a longer command is cut when it is written.
 const TEXT_MAX: usize = 256;
-/// The largest count of whatever is counted.
+/// The maximum of any count.
 const COUNT_MAX: i64 = 1_000_000_000_000;
 /// The maximum number of bytes that a node saves or moves.
 const BYTES_MAX: f64 = 1e18;
@@ -89,7 +89,7 @@ impl Unit {
         }
     }
 
-    /// What values lie between.
+    /// The range in which values of this unit must lie.
     fn range(self) -> (f64, f64) {
         match self {
             Unit::BytesPerSecond => (1.0, 1e18),
@@ -208,7 +208,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Of one kind there is one.
+    /// The kind of the figure. A profile has one figure of each kind.
     fn key(&self) -> (Name, Option<Level>, Option<u64>) {
         (self.name, self.level, self.interval.map(f64::to_bits))
     }
@@ -363,7 +363,7 @@ impl Profile {
         self.figures.retain(|old| !is_dirty(old) && newer.figures.iter().all(|figure| figure.key() != old.key()));
         self.figures.extend(newer.figures);
         self.figures.sort_by_key(Figure::key);
-        // A bench has no state: what was measured with one is told in its own bytes.
+        // A bench has no state of a program; its figures were measured with bytes of its own.
         if newer.state.is_some() || self.state.is_none() {
             (self.nodes, self.ranks, self.state) = (newer.nodes, newer.ranks, newer.state);
         }
@@ -371,7 +371,7 @@ impl Profile {
     }
 }
 
-/// A number that reads back as it is; short, where it is large.
+/// A number as text that reads back unchanged; large numbers are written in the short form.
 fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 1e7 => format!("{value:e}"),
@@ -441,9 +441,9 @@ fn figure(mut keys: Keys) -> Result<Figure, ProfileError> {
     keys.end().map(|()| Figure { name, level, interval, value, range, samples, bytes, source })
 }
 
-/// The keys of a table that nobody has asked for yet.
+/// The keys of a table that have not been read yet.
 struct Keys {
-    /// The prefix of their names: `figure[2].`.
+    /// The prefix of the names of the keys: `figure[2].`.
     place: String,
     table: Table,
 }
@@ -465,7 +465,7 @@ impl Keys {
         if self.table.contains_key(key) { read(self, key).map(Some) } else { Ok(None) }
     }
 
-    /// A number within a range.
+    /// Reads a number within a range.
     fn number(&mut self, key: &str, (least, most): (f64, f64)) -> Result<f64, ProfileError> {
         let value = match self.take(key)? {
             Value::Float(value) => value,
@@ -473,13 +473,13 @@ impl Keys {
             other => return Err(self.wrong(key, format!("expected a number, found {}", other.type_str()))),
         };
         match (least..=most).contains(&value) {
-            // No minus before a zero: it would be another number for those that compare bits.
+            // Removes the minus sign of a zero: -0.0 would differ from 0.0 when bits are compared.
             true => Ok(value + 0.0),
             false => Err(self.wrong(key, format!("{value:?} is not between {least:?} and {most:?}"))),
         }
     }
 
-    /// A whole number.
+    /// Reads a whole number.
     fn count(&mut self, key: &str) -> Result<u64, ProfileError> {
         match self.take(key)? {
             Value::Integer(count @ 0..=COUNT_MAX) => Ok(count as u64),
@@ -536,7 +536,7 @@ impl Keys {
         all.into_iter().enumerate().map(one).collect()
     }
 
-    /// Nothing may be left: a misspelt key cannot be overlooked.
+    /// Checks that no key is left, so that a misspelt key is not overlooked.
     fn end(&self) -> Result<(), ProfileError> {
         match self.table.keys().next() {
             None => Ok(()),
@@ -550,7 +550,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Has a figure of each kind, and all sections.
+    /// The sample has a figure of each kind, and all sections.
     const SAMPLE: &str = include_str!("../../../config/machine.toml");
 
     fn refused(text: &str) -> String {
@@ -566,7 +566,7 @@ mod tests {
         assert!(missing.is_empty() && profile.failures.is_some() && profile.state.is_some(), "{missing:?}");
     }
 
-    /// Each line of the sample, changed and left out: the error says which key it is.
+    /// Each line of the sample is changed and left out in turn. The error must name the key.
     #[test]
     fn what_makes_no_sense_is_refused_with_its_key() {
         let (mut place, mut count, mut next) = (String::new(), 0, 0);
@@ -618,7 +618,7 @@ mod tests {
             format!("{}{}", &SAMPLE[..SAMPLE.find("[[").expect("figures")], "[[figure]]\n".repeat(FIGURES_MAX + 1));
         assert_eq!(refused(&many), "figure: there are 129, but at most 128 are allowed");
         for at in (0..SAMPLE.len()).step_by(7) {
-            // Cut between two figures it is a shorter profile.
+            // If the cut is between two figures, the result is a shorter profile.
             if let Err(error) = Profile::decode(&SAMPLE[..at]) {
                 assert!((1..2000).contains(&error.to_string().len()));
             }

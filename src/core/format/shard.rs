@@ -11,7 +11,7 @@ use crate::base::units::{KIB, MIB, PAGE, page_ceil};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock};
 
-/// Length of the fixed header.
+/// The length of the fixed header.
 pub const HEADER_LEN: usize = 256;
 /// The smallest block that a digest may cover.
 pub const BLOCK_MIN: u64 = 4 * KIB;
@@ -47,7 +47,8 @@ const AT_TABLE_CHECKSUM: usize = 136;
 const AT_ORIGIN_OPERATION: usize = 144;
 const AT_ORIGIN_RESTART: usize = 152;
 const AT_FLAGS: usize = 160;
-/// One of the flags that a reader may ignore: the shard was taken from live memory, and only declarations kept later writes out.
+/// One of the flags that a reader may ignore. The shard was taken from live memory, and only the program's declarations kept
+/// later writes out of it.
 const FLAG_UNAUDITED: u32 = 1;
 
 /// The element type of a region, checked when it is loaded.
@@ -78,7 +79,7 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// Bytes per element.
+    /// The number of bytes per element.
     pub fn bytes(self) -> u64 {
         match self {
             ElementType::U8 | ElementType::I8 => 1,
@@ -113,17 +114,17 @@ pub enum RegionKind {
 pub struct Region {
     /// The application's name for the region, unique within the shard.
     pub name: String,
-    /// Array or value.
+    /// Whether the region is an array or a value.
     pub kind: RegionKind,
-    /// Element type.
+    /// The element type.
     pub element: ElementType,
     /// Extent of each dimension in elements; the product is the number of elements.
     pub shape: Vec<u64>,
-    /// Length of the body.
+    /// The length of the body in bytes.
     pub bytes: u64,
-    /// Start of the body, relative to the header's body offset.
+    /// The start of the body, relative to the header's body offset.
     pub offset: u64,
-    /// Index of the region's first block in the block index.
+    /// The index of the region's first block in the block index.
     pub first_block: u64,
 }
 
@@ -134,7 +135,7 @@ impl Region {
         Region { name, kind, element, shape, bytes, offset: 0, first_block: 0 }
     }
 
-    /// Number of blocks that cover the region.
+    /// The number of blocks that cover the region.
     pub fn blocks(&self, block_size: u64) -> u64 {
         self.bytes.div_ceil(block_size)
     }
@@ -143,9 +144,9 @@ impl Region {
 /// The region table, and the names that identify the shard.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ShardMeta {
-    /// Job key (configured name or default).
+    /// The job key (the configured name or the default).
     pub job: String,
-    /// Group within the job.
+    /// The group within the job.
     pub group: String,
     /// The application's name for the checkpoint series.
     pub name: String,
@@ -182,27 +183,27 @@ impl Content {
 pub struct ShardHeader {
     /// What the bodies contain.
     pub content: Content,
-    /// Which checkpoint.
+    /// The checkpoint.
     pub key: CheckpointKey,
-    /// Hash of what all ranks agreed on; equal on all shards of one checkpoint.
+    /// The hash of what all ranks agreed on; equal on all shards of one checkpoint.
     pub agreement: u64,
-    /// Ranks in the group.
+    /// The number of ranks in the group.
     pub group_size: u32,
     /// The rank whose data this is.
     pub rank: Rank,
-    /// Bytes per block.
+    /// The number of bytes per block.
     pub block_size: u32,
     /// The restart that this run had last made of this series, if any.
     pub origin: Option<Origin>,
-    /// Length of the encoded [`ShardMeta`].
+    /// The length of the encoded [`ShardMeta`].
     pub meta_len: u64,
-    /// Number of digests in the block index.
+    /// The number of digests in the block index.
     pub block_count: u64,
-    /// Start of the bodies from the start of the shard; a multiple of 4096.
+    /// The start of the bodies, counted from the start of the shard; a multiple of 4096.
     pub body_offset: u64,
-    /// Length of the whole shard; a multiple of 4096.
+    /// The length of the whole shard; a multiple of 4096.
     pub total_len: u64,
-    /// Checksum of region table and block index.
+    /// The checksum of the region table and the block index.
     pub table_checksum: u64,
     /// The shard was taken from live memory, and a write that the program forgot to declare may be in it undetected.
     pub is_unaudited: bool,
@@ -267,8 +268,8 @@ impl ShardHeader {
         rule(bodies.contains(&self.body_offset), "the body offset does not follow the tables")?;
         rule(self.body_offset.is_multiple_of(PAGE), "the bodies do not begin on a page")?;
         rule(self.total_len.is_multiple_of(PAGE) && self.total_len >= self.body_offset, "the total length is wrong")?;
-        // A block is at least a page long or ends its region, which is filled up to a page: no more blocks than pages of
-        // body. So a forged count cannot make a reader allocate more index than 1/256 of the file.
+        // A block is at least a page long or ends its region, which is padded to a whole page. So there are no more
+        // blocks than pages of body, and a forged count cannot make a reader allocate more index than 1/256 of the file.
         rule(self.block_count <= (self.total_len - self.body_offset) / PAGE, "there are more blocks than pages")
     }
 
@@ -312,18 +313,19 @@ fn index_offset(meta_len: u64) -> u64 {
     (HEADER_LEN as u64 + meta_len).next_multiple_of(16)
 }
 
-/// Where each part of a shard goes. Made before any body is copied; the encoded region table is kept. A clone shares both.
+/// Where each part of a shard goes. A layout is made before any body is copied, and keeps the encoded region table. A
+/// clone shares `meta` and the encoded table.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// The names and regions, with offsets and first blocks filled in.
     pub meta: Arc<ShardMeta>,
-    /// Bytes per block.
+    /// The number of bytes per block.
     pub block_size: u64,
-    /// Number of blocks over all regions.
+    /// The number of blocks over all regions.
     pub block_count: u64,
-    /// Start of the bodies.
+    /// The start of the bodies.
     pub body_offset: u64,
-    /// Length of the whole shard.
+    /// The length of the whole shard.
     pub total_len: u64,
     encoded_meta: Arc<[u8]>,
 }
@@ -445,7 +447,8 @@ pub struct Head {
     pub meta: Arc<ShardMeta>,
     /// One digest per block, in region order.
     pub digests: Vec<Digest>,
-    /// The regions by name, from the first time that one is asked for out of order: there may be thousands.
+    /// The regions by name. The table is made when a region is first requested out of order, because there may be
+    /// thousands of regions.
     by_name: OnceLock<Vec<u32>>,
 }
 
@@ -455,7 +458,7 @@ impl Head {
         Head { header, meta: layout.meta.clone(), digests, by_name: OnceLock::new() }
     }
 
-    /// Are these first bytes of a shard an undamaged head, and the one that belongs to `header`?
+    /// Checks that these first bytes of a shard are an undamaged head, and that the head belongs to `header`.
     ///
     /// # Errors
     /// [`FormatError`] if the bytes are short or damaged, or belong to another shard.
@@ -466,7 +469,7 @@ impl Head {
         }
     }
 
-    /// The header, and everything before the bodies.
+    /// Decodes the header, and returns it with all bytes before the bodies.
     fn whole(bytes: &[u8]) -> Result<(ShardHeader, &[u8]), FormatError> {
         let header = ShardHeader::decode(bytes)?;
         let need = header.body_offset;
@@ -550,7 +553,7 @@ impl Head {
     }
 }
 
-/// The rules that a region table keeps, on writing and on reading.
+/// Checks the rules for region tables, which hold for both writing and reading.
 fn check_regions(meta: &ShardMeta, block_size: u64, block_count: u64, body_len: u64) -> Result<(), FormatError> {
     let mut names = std::collections::HashSet::with_capacity(meta.regions.len());
     let (mut offset, mut blocks) = (0u64, 0u64);
@@ -639,7 +642,7 @@ mod tests {
         let (block, head) = (layout.block_size, layout.body_offset);
         assert!(is_of(&regions, block, 0) && is_of(&regions, block, head));
         assert!(!is_of(&regions, 2 * block, 0) && !is_of(&regions, block, head + 1) && !is_of(&regions[1..], block, 0));
-        // Where they lie is the layout's to say.
+        // The layout determines the places of the regions.
         let mut unplaced = regions.clone();
         unplaced.iter_mut().for_each(|region| (region.offset, region.first_block) = (7, 7));
         assert!(is_of(&unplaced, block, 0));

@@ -147,7 +147,7 @@ pub struct Tuned {
 pub struct TunedLevel {
     /// Its name.
     pub level: String,
-    /// Every how many-th checkpoint goes there.
+    /// The level gets one in this many checkpoints.
     pub every: u64,
     /// Seconds for which a checkpoint stops the program.
     pub blocking_seconds: f64,
@@ -256,7 +256,7 @@ pub enum SupervisionError {
     },
 }
 
-/// What every file says first.
+/// The fields that every file begins with.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Heading {
@@ -281,7 +281,7 @@ fn encode(value: &impl Serialize) -> Vec<u8> {
 }
 
 impl Bound {
-    /// These regions.
+    /// Makes the list of these regions.
     pub fn of<'a>(regions: impl Iterator<Item = &'a str>) -> Bound {
         let mut bound = Bound::default();
         for region in regions {
@@ -361,7 +361,7 @@ impl Attempt {
         self.ended - self.began
     }
 
-    /// Did something fail? An attempt that somebody ended has not failed.
+    /// Did something fail? An attempt that was ended on purpose has not failed.
     pub fn has_failed(&self) -> bool {
         !["success", "halted", "resized", "interrupted", ""].contains(&self.decision.as_str())
     }
@@ -451,7 +451,7 @@ impl Halt {
             When::At { unix } => now >= *unix as f64,
             When::BeforeEnd { end, reserve } => now + *reserve as f64 >= *end as f64,
             When::After { checkpoints, counted } => groups.clone().any(|(group, total)| {
-                // A smaller total than was counted: the status files were removed, and counting began again.
+                // If the total is smaller than the counted one, the status files were removed and counting began again.
                 let before = counted.get(group).copied().filter(|before| *before <= total).unwrap_or_default();
                 total - before >= *checkpoints
             }),

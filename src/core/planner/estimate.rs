@@ -1,27 +1,28 @@
-//! How often a job fails, from what it was seen to do.
+//! Estimates how often a job fails from the failures that it has been seen to have.
 //!
-//! Each rate has a Gamma distribution: before anything is seen one of shape 1 whose mean is what parts of that kind have been seen to fail elsewhere, which weighs as
-//! much as one failure; a number of failures in a time make it one of shape 1 + failures, over 1 / mean + time. One such mean would be
-//! believed for too long by a job that fails a hundred times as often (20 failures in 40 days of a node would be one in 58 days), so there
-//! are several, ten times as frequent and a tenth as likely each, and what is seen says which of them it was.
+//! Each rate has a Gamma distribution. Before anything has been seen, its shape is 1, and its mean is the rate at which parts of that kind
+//! have been seen to fail elsewhere, which weighs as much as one failure. Once failures have been counted over some time, the shape is 1 +
+//! failures, over 1 / mean + time. A job that fails a hundred times as often would believe a single such mean for too long: after 20
+//! failures of a node in 40 days, it would still expect one in 58 days. So there are several means, each ten times as large and a tenth as
+//! likely as the one before, and the observations show which of them applies.
 
 use super::ics19::SYSTEM_FAILURES;
 use super::machine::Failures;
 use crate::format::supervision::Attempt;
 use crate::policy::intervals::LEVELS_MAX;
 
-/// Failures a second of a GPU, of a processor and of the rest of a node (Lee et al., GPU Snapshot, ICS'19, table 1: 18,688 GPUs of Titan and
-/// others).
+/// Failures a second of a GPU, of a processor and of the rest of a node (Lee et al., GPU Snapshot, ICS'19, table 1, from 18,688 GPUs of
+/// Titan and others).
 const GPU: f64 = 1.14e-9;
 const PROCESSOR: f64 = 3.2e-10;
 const NODE: f64 = 1.44e-10;
-/// The share of a job's failures that are failures of the whole system, if all that is known is how often the job
-/// fails. A guess.
+/// The share of a job's failures that are failures of the whole system, used if only the frequency of the job's failures is known. The
+/// value is a guess.
 const SYSTEM_SHARE: f64 = 0.1;
-/// Of ten nodes that are lost one does not come back. A guess.
+/// The share of lost nodes that do not come back. The value is a guess.
 const NODES_GONE: f64 = 0.1;
 
-/// What parts have been seen to fail elsewhere, for a node of two processors with this many GPUs.
+/// Returns the rates at which parts have been seen to fail elsewhere, for a node of two processors with this many GPUs.
 pub fn of_parts(gpus: u32) -> Failures {
     Failures {
         process: GPU * f64::from(gpus) + 2.0 * PROCESSOR,
@@ -31,36 +32,37 @@ pub fn of_parts(gpus: u32) -> Failures {
     }
 }
 
-/// [`of_parts`] for a job of which no more is known than its ranks and nodes: as if each rank had a GPU, eight a node at most.
+/// The same as [`of_parts`], for a job of which only the ranks and nodes are known. It assumes a GPU for each rank, and
+/// at most eight on a node.
 pub fn of_ranks(ranks: u64, nodes: u64) -> Failures {
     of_parts(ranks.div_ceil(nodes).min(8) as u32)
 }
 
-/// What a job was seen to do, over all its attempts.
+/// The failures that a job was seen to have over all its attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Seen {
-    /// Seconds for which it ran.
+    /// Seconds for which the job ran.
     pub seconds: f64,
-    /// These seconds multiplied by the number of nodes that it ran on.
+    /// These seconds multiplied by the number of nodes on which the job ran.
     pub node_seconds: f64,
-    /// Ends after which all nodes were still usable.
+    /// The number of times that the job ended and all nodes were still usable.
     pub process: u64,
-    /// Nodes that were gone, but for those of [`Seen::system`].
+    /// The number of lost nodes, except those that [`Seen::system`] counts.
     pub node: u64,
-    /// Ends after which none was there.
+    /// The number of times that the job ended and no node was usable.
     pub system: u64,
 }
 
 impl Seen {
-    /// What attempts of `bivouac run` show. A host that did not answer after a failed attempt is a lost node; all of several are the
-    /// system.
+    /// Evaluates the attempts of `bivouac run`. A host that did not answer after a failed attempt counts as a lost node. If an attempt had
+    /// several hosts and none answered, the system counts as lost.
     pub fn of(attempts: &[Attempt]) -> Seen {
         let mut seen = Seen::default();
         for attempt in attempts {
             let nodes = attempt.hosts.len().max(1);
             seen.seconds += attempt.seconds();
             seen.node_seconds += attempt.seconds() * nodes as f64;
-            // With their slots: "a:2".
+            // Host names have their slots appended: "a:2".
             let name = |host: &String| host.split(':').next().unwrap_or_default().to_owned();
             let down = attempt.hosts.iter().filter(|host| attempt.down.contains_key(&name(host))).count();
             match down {
@@ -74,19 +76,19 @@ impl Seen {
     }
 }
 
-/// A rate, and what it lies between with 90 %.
+/// A rate and its 90 % range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Its mean, a second.
+    /// The mean rate, a second.
     pub mean: f64,
-    /// The 5 % and the 95 % quantile.
+    /// The 5 % and 95 % quantiles.
     pub range: [f64; 2],
 }
 
-/// Jobs may fail more often than parts do, by up to this many powers of ten: their programs fail, too.
+/// The number of powers of ten by which jobs may fail more often than parts do, because their programs fail, too.
 const DECADES: i32 = 8;
 
-/// A rate of which `prior` was thought before `failures` were seen in so many seconds.
+/// Returns the estimate of a rate that was thought to be `prior` before `failures` were seen in this many seconds.
 ///
 /// ```
 /// use bivouac_core::planner::estimate::rate;
@@ -97,10 +99,11 @@ const DECADES: i32 = 8;
 /// ```
 pub fn rate(prior: f64, failures: u64, seconds: f64) -> Rate {
     let seconds = seconds.max(0.0);
-    // Chances that fall as the rates rise, so that each adds as much to the mean.
+    // The chances fall as the rates rise, so that each rate contributes equally to the mean.
     let chances: Vec<f64> = (0..=DECADES).map(|decade| 10f64.powi(-decade)).collect();
     let least = prior * chances.iter().sum::<f64>() / chances.len() as f64;
-    // Pseudo-seconds of each, and how likely what was seen is with it, by logarithms: (beta / (beta + t)) (t / (beta + t))^failures.
+    // The pseudo-seconds of each candidate, and the logarithm of the likelihood of the observations under it: (beta / (beta + t)) (t /
+    // (beta + t))^failures.
     let before: Vec<f64> = chances.iter().map(|chance| chance / least).collect();
     let likely = |beta: f64| {
         let seen = if failures > 0 { failures as f64 * (seconds / (beta + seconds)).ln() } else { 0.0 };
@@ -117,9 +120,10 @@ pub fn rate(prior: f64, failures: u64, seconds: f64) -> Rate {
     Rate { mean, range: [0.05, 0.95].map(|share| quantile(shape, &parts, share)) }
 }
 
-/// A Gamma distribution of whole shape is below `x` (in units of its scale) with the chance that as many events of a Poisson process come within `x`.
+/// Returns the chance that a Gamma distribution with a whole shape is below `x` (in units of its scale). It is the chance that at least as
+/// many events of a Poisson process occur within `x`.
 fn below(shape: u64, x: f64) -> f64 {
-    // From here on a normal distribution is as good, and the sum would be long.
+    // For larger shapes a normal distribution is as good, and the sum would be long.
     if shape > 400 {
         let z = (x - shape as f64) / (shape as f64).sqrt();
         return 1.0 / (1.0 + (-1.5976 * z - 0.07056 * z.powi(3)).exp());
@@ -133,7 +137,8 @@ fn below(shape: u64, x: f64) -> f64 {
     1.0 - sum
 }
 
-/// Of a mixture of such distributions: seconds of each, and its weight. By bisection of the logarithm.
+/// Returns a quantile of a mixture of such distributions, each given by its seconds and its weight. It is found by
+/// bisection of the logarithm.
 fn quantile(shape: u64, parts: &[(f64, f64)], share: f64) -> f64 {
     let of = |rate: f64| parts.iter().map(|(beta, weight)| weight * below(shape, rate * beta)).sum::<f64>();
     let most = parts.iter().map(|(beta, _)| *beta).fold(f64::INFINITY, f64::min);
@@ -145,18 +150,19 @@ fn quantile(shape: u64, parts: &[(f64, f64)], share: f64) -> f64 {
     high.exp()
 }
 
-/// Failures of a node and of all at once, after what was seen of them. Lost nodes come back as often as was thought: an attempt does not tell.
+/// Returns the failures of a node and of all nodes at once, updated with the observations. The share of lost nodes that come back stays as
+/// assumed, because an attempt does not show it.
 pub fn after(prior: &Failures, seen: &Seen) -> Failures {
     of_rates(prior, seen, |rate| rate.mean)
 }
 
-/// The failures of [`after`] if each kind is as rare, and as frequent, as its range of 90 % allows.
+/// The failures of [`after`] if each kind is as rare, or as frequent, as its 90 % range allows.
 pub fn within(prior: &Failures, seen: &Seen) -> [Failures; 2] {
     [0, 1].map(|end| of_rates(prior, seen, |rate| rate.range[end]))
 }
 
 fn of_rates(prior: &Failures, seen: &Seen, of: impl Fn(Rate) -> f64) -> Failures {
-    // Kinds that are not thought of do not come.
+    // A kind of failure whose prior rate is 0 never occurs.
     let rate =
         |prior: f64, failures: u64, seconds: f64| if prior > 0.0 { of(rate(prior, failures, seconds)) } else { 0.0 };
     let nodes = prior.reboot + prior.loss;
@@ -170,15 +176,15 @@ fn of_rates(prior: &Failures, seen: &Seen, of: impl Fn(Rate) -> f64) -> Failures
 }
 
 impl Failures {
-    /// For a job on this many nodes, by the lowest level that survives them, in the order of
+    /// The failures a second of a job on this many nodes, by the lowest level that survives them, in the order of
     /// [`Level::VOTED`](crate::base::Level::VOTED).
     pub fn by_level(&self, nodes: u64) -> [f64; LEVELS_MAX] {
         let of_nodes = |rate: f64| rate * nodes as f64;
         [of_nodes(self.process), of_nodes(self.reboot), of_nodes(self.loss), self.system]
     }
 
-    /// These failures at another frequency: `seconds` is the mean time between two failures of a job on this many nodes. The system fails
-    /// as often as before, which is at most a tenth of all; the other kinds keep their shares of the rest.
+    /// Returns these failures at another frequency, where `seconds` is the mean time between two failures of a job on this many nodes. The
+    /// system fails as often as before, but accounts for at most a tenth of all failures. The other kinds keep their shares of the rest.
     pub fn each(&self, nodes: u64, seconds: f64) -> Failures {
         let Failures { process, reboot, loss, system } = *self;
         let of_nodes = (process + reboot + loss) * nodes as f64;
@@ -192,7 +198,7 @@ impl Failures {
 mod tests {
     use super::*;
 
-    /// Quantiles of chi-squared distributions, halved (of 2, 8 and 200 degrees of freedom, from tables).
+    /// Halved quantiles of chi-squared distributions with 2, 8 and 200 degrees of freedom, from tables.
     #[test]
     fn quantiles_are_those_of_tables() {
         let of = |shape, share| quantile(shape, &[(1.0, 1.0)], share);
@@ -204,7 +210,7 @@ mod tests {
         assert!((behind - before - 1.0).abs() < 1.5, "{before} {behind}");
     }
 
-    /// Rates that are drawn from what is thought lie within the range nine times in ten, whatever was seen.
+    /// Rates sampled from the prior lie within the range nine times in ten, whatever is observed.
     #[test]
     fn the_range_is_one_of_ninety_percent() {
         let mut rng = crate::base::rng::Rng::new(3);
@@ -214,7 +220,7 @@ mod tests {
             let decade = (-share().log10()).floor().min(f64::from(DECADES)) as i32;
             let truth = -share().ln() * 1e-8 * 1.1111 / 9.0 * 10f64.powi(decade);
             let seconds = [0.0, 1e7, 1e8, 1e9][draw % 4];
-            // Failures of a Poisson process within that time.
+            // The failures of a Poisson process within that time.
             let (mut at, mut failures) = (0.0, 0);
             while {
                 at -= share().ln() / truth;
@@ -266,7 +272,7 @@ mod tests {
         assert!(after(&laptop, &seen).loss == 0.0 && within(&laptop, &seen)[1].system == 0.0);
         let each = found.each(4, 3600.0);
         assert!((each.total(4) * 3600.0 - 1.0).abs() < 1e-9 && each.system == found.system);
-        // Of a job that lives long the system would be nearly all.
+        // In a job that fails rarely, nearly all failures would be those of the system.
         let [often, seldom] = [60.0, 30.0 * day].map(|seconds| prior.each(1, seconds));
         assert!(often.system == prior.system && often.process > 10.0 * often.reboot, "{often:?}");
         assert!(

@@ -1,62 +1,63 @@
 //! The machines of Lee et al., GPU Snapshot (ICS'19), tables 1 and 2.
 //!
-//! Table 1 prints nine of them ([`PRINTED`]). Figure 2 needs one for each peak and each density:
-//! [`column()`] works these out by the rules that the printed ones follow, and a test holds it to every printed digit.
+//! Table 1 prints nine of them ([`PRINTED`]). Figure 2 needs one for each peak and each density. [`column()`] works
+//! these out by the rules that the printed columns follow, and a test checks it against every printed digit.
 //!
-//! Failures of GPUs and processors need node memory, those of nodes the local disk, those of the system the file
-//! system. Everything blocks, and is read at the rates at which it is written: the paper prints no times of recovery.
+//! Failures of GPUs and processors are recovered from node memory, those of nodes from the node's disk, and those of
+//! the system from the file system. Every write blocks the program. Data is read at the rates at which it is written,
+//! because the paper prints no recovery times.
 
 use super::machine::{Capture, Failures, Machine, Site, Store};
 use crate::config::Scheme;
 use crate::policy::intervals::Volume;
 
 const GB: f64 = 1e9;
-/// Bytes a second between nodes, of which the paper says nothing: those of Summit, after which the machines are
-/// modelled.
+/// Bytes a second between nodes. The paper gives no figure; this one is that of Summit, on which
+/// the machines are modelled.
 const NETWORK: f64 = 25.0 * GB;
-/// Bytes of a GPU.
+/// The memory of a GPU, in bytes.
 const GPU_MEMORY: f64 = 32.0 * GB;
-/// GPUs of a system of 1 EFLOP: 57,600 of 7.8 TFLOP are 0.45.
+/// The number of GPUs in a system of 1 EFLOP: 57,600 GPUs of 7.8 TFLOP make 0.45 EFLOP.
 const GPUS_OF_EXAFLOP: f64 = 128_000.0;
-/// TFLOP of a GPU, and of a processor.
+/// The peak of a GPU and of a processor, in TFLOP.
 const PEAKS: [f64; 2] = [7.8, 0.384];
-/// GB/s of a GPU's link, and of all links of a processor: 32 lanes of PCIe 4.0.
+/// The bandwidth of a GPU's link and of all links of a processor (32 lanes of PCIe 4.0), in GB/s.
 const LINKS: [f64; 2] = [8.0, 64.0];
-/// GB/s of a node's disk.
+/// The bandwidth of a node's disk, in GB/s.
 const DISK: f64 = 2.15;
-/// The file system has so many GB/s at a peak of so many TFLOP, and for each doubling so many times that. 6000 nodes
-/// of table 2 have 191.8 PFLOP; with that in place of 192 two printed numbers would be one higher in their last
-/// digit.
+/// The bandwidth of the file system (GB/s) at a peak (TFLOP), and the factor by which it grows with each doubling of
+/// the peak. The 6000 nodes of table 2 have 191.8 PFLOP; with that in place of 192, two printed numbers would be one
+/// higher in their last digit.
 const FILES: (f64, f64, f64) = (2500.0, 192e3, 1.3);
-/// Failures a second of a GPU, and of a node, that give the printed sums.
+/// Failures a second of a GPU and of a node, chosen to give the printed sums.
 const FAILURES: [f64; 2] = [1.139e-9, 1.4433e-10];
 /// Failures a second of the whole system, in each column.
 pub(super) const SYSTEM_FAILURES: f64 = 1.77e-7;
-/// GPUs for each processor, and failures a second of a processor. The paper gives no reason why these depend on the
-/// density.
+/// GPUs for each processor, and failures a second of a processor. The paper gives no reason why a processor's failures
+/// depend on the density.
 const PROCESSORS: [(u64, f64); 5] = [(2, 2.76e-10), (4, 2.87e-10), (8, 3.0e-10), (16, 3.17e-10), (32, 3.36e-10)];
 
-/// Peaks of the paper's systems, in EFLOP.
+/// The peaks of the paper's systems, in EFLOP.
 pub const PEAKS_EXAFLOP: [f64; 5] = [0.45, 0.9, 1.8, 3.6, 7.2];
-/// Their densities: GPUs for each processor.
+/// The densities of the paper's systems, in GPUs for each processor.
 pub const DENSITIES: [u64; 5] = [2, 4, 8, 16, 32];
 
 /// A column of table 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Column {
-    /// Of the whole system, in EFLOP.
+    /// The peak of the whole system, in EFLOP.
     pub peak: f64,
     /// GPUs for each processor.
     pub density: u64,
-    /// How many in all.
+    /// The total number of GPUs.
     pub gpus: u64,
-    /// Two processors each.
+    /// The number of nodes, each with two processors.
     pub nodes: u64,
-    /// GB/s of all PCIe links.
+    /// The total bandwidth of all PCIe links, in GB/s.
     pub links: f64,
-    /// GB/s of all local disks.
+    /// The total bandwidth of the disks of all nodes, in GB/s.
     pub disks: f64,
-    /// GB/s of the file system.
+    /// The bandwidth of the file system, in GB/s.
     pub files: f64,
     /// Failures a second of all GPUs, of all processors and of all nodes.
     pub failures: [f64; 3],
@@ -66,7 +67,7 @@ const fn printed(at: (f64, u64), counts: [u64; 2], [links, disks, files]: [f64; 
     Column { peak: at.0, density: at.1, gpus: counts[0], nodes: counts[1], links, disks, files, failures }
 }
 
-/// As they are printed.
+/// The columns as the paper prints them.
 pub const PRINTED: [Column; 9] = [
     printed((0.45, 16), [57_600, 1_800], [2.30e5, 3.87e3, 3.45e3], [6.56e-5, 1.14e-6, 2.60e-7]),
     printed((0.9, 16), [115_200, 3_600], [4.61e5, 7.74e3, 4.49e3], [1.31e-4, 2.28e-6, 5.20e-7]),
@@ -79,8 +80,8 @@ pub const PRINTED: [Column; 9] = [
     printed((7.2, 16), [921_600, 28_800], [3.69e6, 6.19e4, 9.86e3], [1.05e-3, 1.83e-5, 4.16e-6]),
 ];
 
-/// The column of that peak (EFLOP) and density: as it is printed, or by the same rules. `None` for a density that is
-/// not among [`DENSITIES`].
+/// Returns the column with that peak (EFLOP) and density, either as printed or worked out by the same rules. `None` for
+/// a density that is not among [`DENSITIES`].
 pub fn column(peak: f64, density: u64) -> Option<Column> {
     let is_it = |column: &&Column| column.peak == peak && column.density == density;
     PRINTED.iter().find(is_it).copied().or_else(|| worked_out(peak, density))
@@ -106,7 +107,7 @@ fn worked_out(peak: f64, density: u64) -> Option<Column> {
 }
 
 impl Column {
-    /// It as a machine, whose name says peak and density.
+    /// Returns this column as a machine whose name states the peak and the density.
     pub fn machine(&self) -> Machine {
         let nodes = self.nodes as f64;
         let store = |rate: f64| Some(Store { write: rate, read: rate });
@@ -138,7 +139,7 @@ impl Column {
         }
     }
 
-    /// This column with GPUs that fail so many times as often.
+    /// Returns this column with GPUs that fail `times` times as often.
     pub fn gpus_failing(mut self, times: f64) -> Column {
         self.failures[0] *= times;
         self
@@ -149,7 +150,7 @@ impl Column {
 mod tests {
     use super::*;
 
-    /// Every printed number, as it is printed.
+    /// Checks every number against its printed form.
     #[test]
     fn columns_are_worked_out_as_the_paper_prints_them() {
         for printed in &PRINTED {
@@ -163,7 +164,7 @@ mod tests {
         }
     }
 
-    /// The row of totals, which is rounded, too.
+    /// Checks the row of totals, which is rounded, too.
     #[test]
     fn failures_add_up_to_the_printed_totals() {
         let totals = [6.72e-5, 1.34e-4, 2.68e-4, 6.05e-4, 5.67e-4, 5.47e-4, 5.36e-4, 5.31e-4, 1.07e-3];

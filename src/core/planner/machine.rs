@@ -5,94 +5,96 @@ use crate::base::Level;
 use crate::config::Scheme;
 use crate::policy::intervals::{Conduct, LevelCosts, Volume};
 
-/// Where checkpoints are kept, in bytes a second.
+/// The bandwidth of a place where checkpoints are kept, in bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Store {
-    /// Written.
+    /// The rate at which it is written.
     pub write: f64,
-    /// Read.
+    /// The rate at which it is read.
     pub read: f64,
 }
 
-/// Failures a second, by what survives them.
+/// Failures a second, by what survives the failure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Failures {
-    /// Of a node, after which its memory is still there: a process, a GPU, a program that was ended.
+    /// Failures of a node after which its memory is intact: a process or a GPU fails, or the program is ended.
     pub process: f64,
-    /// Of a node that comes back with its local storage.
+    /// Failures of a node that comes back with its local storage.
     pub reboot: f64,
-    /// Of a node that does not come back.
+    /// Failures of a node that does not come back.
     pub loss: f64,
-    /// Of all nodes at once, however many there are.
+    /// Failures of all nodes at once, independent of their number.
     pub system: f64,
 }
 
 impl Failures {
-    /// The failures of one node, of any kind.
+    /// The total failure rate of one node.
     pub fn of_node(&self) -> f64 {
         self.process + self.reboot + self.loss
     }
 
-    /// All failures of a machine of this many nodes.
+    /// The total failure rate of a machine of this many nodes.
     pub fn total(&self, nodes: u64) -> f64 {
         self.of_node() * nodes as f64 + self.system
     }
 }
 
-/// Failures that bring others with them.
+/// Failures that cause further failures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Burst {
-    /// The chance that a failure of a node is followed by one more, which may be followed by another: 0 to below 1. The mean rate stays what it is.
+    /// The chance that a failure of a node is followed by another, which in turn may be followed by one; at least 0 and below 1. It does
+    /// not change the mean failure rate.
     pub chance: f64,
-    /// Mean seconds until then, exponentially distributed.
+    /// The mean delay of the following failure, in seconds. The delay is exponentially distributed.
     pub delay: f64,
 }
 
-/// Nodes that may be lost together: those of a switch, of a rack.
+/// Nodes that may be lost together, for example those of a switch or a rack.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Domain {
-    /// What such a group is called.
+    /// What such a domain is called.
     pub name: String,
-    /// How many nodes are in each.
+    /// The number of nodes in each domain.
     pub nodes: u64,
-    /// Losses a second of a whole one, for each of them.
+    /// Losses a second of one such domain as a whole.
     pub rate: f64,
-    /// The share of these after which the nodes come back with their local storage.
+    /// The share of these losses after which the nodes come back with their local storage.
     pub returns: f64,
 }
 
-/// Nodes that wait for others to fail.
+/// Spare nodes, which replace nodes that fail.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spares {
-    /// How many.
+    /// The number of spares.
     pub count: u64,
-    /// Seconds until a lost node is one of them.
+    /// Seconds until a lost node becomes available as a spare.
     pub repair: f64,
 }
 
-/// How long a job may be.
+/// The time limit of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
-    /// Seconds of a job.
+    /// Seconds for which a job may run.
     pub time: f64,
-    /// Seconds until the next one starts.
+    /// Seconds from the end of a job until the next one starts.
     pub queue: f64,
 }
 
-/// What the simple model leaves out. The default is that there is nothing of the kind.
+/// The effects that the simple model leaves out. By default there are none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Site {
-    /// The shape of the Weibull distribution of the time between two failures of a node; 1: exponential. Schroeder and Gibson (2006) found 0.7 to 0.8.
+    /// The shape of the Weibull distribution of the time between two failures of a node; 1 makes it exponential. Schroeder and Gibson
+    /// (2006) found 0.7 to 0.8.
     pub shape: f64,
-    /// Failures that bring others.
+    /// Failures that cause further failures.
     pub burst: Option<Burst>,
-    /// What is lost together, smallest groups first.
+    /// The groups of nodes that are lost together, smallest first.
     pub domains: Vec<Domain>,
     /// The share of the global store that other users take.
     pub others: f64,
-    /// Nodes in waiting; `None`: always enough.
+    /// Spare nodes; `None`: there are always enough.
     pub spares: Option<Spares>,
-    /// The end of a job; `None`: it never comes.
+    /// The time limit of a job; `None`: a job runs for ever.
     pub limit: Option<Limit>,
 }
 
@@ -102,111 +104,111 @@ impl Default for Site {
     }
 }
 
-/// How a checkpoint comes from the GPUs, or from live memory, to node memory.
+/// How a checkpoint moves from the GPUs, or from live memory, to node memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Capture {
-    /// The program waits until all of it is there.
+    /// The program waits until the whole checkpoint is in node memory.
     Blocking,
-    /// It is copied inside the GPU, at so many bytes a second of a node, and lands behind the program.
+    /// The checkpoint is copied inside the GPU, at this rate for each node, and lands while the program continues.
     Cached {
-        /// Bytes a second.
+        /// Bytes a second of a node.
         rate: f64,
     },
-    /// It is marked, which takes so many seconds, and lands from live memory, while writes to what has not landed wait.
+    /// The checkpoint is marked, which takes a fixed time, and lands from live memory. Writes to memory that has not landed yet wait.
     Marked {
-        /// Seconds.
+        /// Seconds for which the program stands still.
         fixed: f64,
-        /// By how much the program is slower until it has landed.
+        /// The share by which the program is slower until the checkpoint has landed.
         stalls: f64,
     },
 }
 
-/// A machine and what a job saves there.
+/// A machine, and what a job saves on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// What `--preset` calls it.
+    /// The name of the machine for `--preset`.
     pub name: String,
-    /// How many there are.
+    /// The number of nodes.
     pub nodes: u64,
-    /// GPUs of a node, each with a rank; 1 where there are none.
+    /// GPUs of a node, each of which has a rank; 1 on a machine without GPUs.
     pub gpus: u64,
-    /// Bytes that a node saves.
+    /// The number of bytes that a node saves.
     pub state: f64,
-    /// Bytes a second at which a node copies its state into node memory, by how many of its GPUs do so at once, ascending; in this they share links
-    /// and memory.
+    /// The rate at which a node copies its state into node memory, in bytes a second, for each number of GPUs that copy at once, ascending.
+    /// The GPUs that copy at once share links and memory.
     pub links: Vec<(u64, f64)>,
-    /// This many GPUs of a node copy at once; the others wait for their turn.
+    /// The number of a node's GPUs that copy at once; the others wait for their turn.
     pub at_once: u64,
-    /// How they do it.
+    /// How the GPUs copy.
     pub capture: Capture,
-    /// Bytes of a node's memory that checkpoints may take; `None`: enough.
+    /// The number of bytes of a node's memory that checkpoints may occupy; `None`: there is always enough.
     pub memory: Option<f64>,
-    /// Bytes a second that a node sends to others while it receives as much.
+    /// The rate at which a node sends to others while it receives as much, in bytes a second.
     pub network: f64,
-    /// Who covers whom against the loss of nodes.
+    /// The redundancy scheme that protects against the loss of nodes.
     pub scheme: Scheme,
-    /// Local storage of a node.
+    /// The local storage of a node.
     pub local: Option<Store>,
-    /// Shared by all nodes.
+    /// The storage that all nodes share.
     pub global: Option<Store>,
-    /// How much of the state files take.
+    /// The share of the state that is written to files.
     pub volume: Volume,
-    /// Is what goes to storage written while the program continues? If not, the program stands still for that, too.
+    /// Whether storage is written while the program continues. Otherwise the program also stands still for that.
     pub is_behind: bool,
-    /// By how much the program is slower meanwhile.
+    /// The share by which the program is slower during these writes.
     pub slowdown: f64,
     /// Seconds until a failure is noticed and the job runs again.
     pub relaunch: f64,
-    /// Of a node, and of all at once.
+    /// The failures of a node, and those of all nodes at once.
     pub failures: Failures,
-    /// What else there is.
+    /// What the simple model leaves out.
     pub site: Site,
 }
 
 impl Machine {
-    /// The number of the lowest levels that are always used, even where they do not pay: what is written while the program continues is
+    /// The number of lowest levels that are always used, even where they do not pay: data that is written while the program continues is
     /// written from node memory.
     pub fn always(&self) -> usize {
         usize::from(self.is_behind)
     }
 
-    /// What failures do to what is being written: whatever is written in the background ends with the program.
+    /// How a failure affects a checkpoint that is being written. Background writes end with the program.
     pub fn conduct(&self) -> Conduct {
         if self.is_behind { Conduct::Engine } else { Conduct::Chain }
     }
 
-    /// Bytes a second at which a node copies its state into node memory, with as many GPUs at once as take their turn.
+    /// The rate at which a node copies its state into node memory, in bytes a second, if as many GPUs as allowed copy at once.
     pub fn capture_rate(&self) -> f64 {
         let at_once = self.at_once.min(self.gpus);
         let found = self.links.iter().rev().find(|(gpus, _)| *gpus <= at_once).or(self.links.first());
         found.map_or(f64::INFINITY, |(_, rate)| *rate)
     }
 
-    /// Failures a second of any kind, whole domains included.
+    /// Failures a second of all kinds, including those of whole domains.
     pub fn failure_rate(&self) -> f64 {
         self.failures.total(self.nodes) + self.domain_losses().map(|(_, rate)| rate).sum::<f64>()
     }
 
-    /// Each kind of domain, and how many a second are lost of all together.
+    /// Each kind of domain, with the losses a second of all its domains together.
     pub fn domain_losses(&self) -> impl Iterator<Item = (&Domain, f64)> {
         self.site.domains.iter().map(|domain| (domain, domain.rate * (self.nodes / domain.nodes.max(1)) as f64))
     }
 
-    /// Bytes of node memory that a version takes on each node: the state, and what it keeps for others.
+    /// Bytes of node memory that a version occupies on each node: the state, and what the node keeps for others.
     pub fn version_bytes(&self) -> f64 {
         self.state * (1.0 + protection::memory_share(self.scheme))
     }
 
-    /// How many versions find room in node memory.
+    /// The number of versions that fit in node memory.
     pub fn versions(&self) -> u64 {
         self.memory.map_or(u64::MAX, |memory| (memory / self.version_bytes()) as u64)
     }
 
-    /// Levels that it has, ascending, and what they cost. Failures for which there is no level count as those of the next one; the highest
-    /// one is thought to survive all.
+    /// The levels of the machine, ascending, with their costs. Failures whose own level is missing count as those of the next higher level.
+    /// The highest level is assumed to survive all failures.
     ///
-    /// A copy made in the background counts when everything before it has arrived: a file in the global store is written when the local one
-    /// is, and that when the copy has landed in node memory.
+    /// A copy made in the background counts once everything before it has arrived: a file in the global store is written after the local
+    /// one, which is written after the copy has landed in node memory.
     pub fn levels(&self) -> Vec<(Level, LevelCosts)> {
         let nodes = self.nodes as f64;
         let Failures { process, reboot, loss, system } = self.failures;
@@ -245,7 +247,7 @@ impl Machine {
         levels
     }
 
-    /// The copy in node memory.
+    /// The costs of the copy in node memory.
     fn in_memory(&self, rate: f64) -> LevelCosts {
         let copy = self.state / self.capture_rate();
         let recovery = self.relaunch + copy;
@@ -262,12 +264,12 @@ impl Machine {
         }
     }
 
-    /// A copy in a store that begins `before` seconds behind the capture.
+    /// The costs of a copy in a store that begins `before` seconds after the capture.
     fn stored(&self, store: Store, bytes: f64, rate: f64, before: f64) -> LevelCosts {
         self.moved(bytes / store.write, self.relaunch + bytes / store.read, rate, before)
     }
 
-    /// What takes `seconds`, behind the program or not.
+    /// The costs of a transfer that takes `seconds`, in the background or while the program stands still.
     pub(super) fn moved(&self, seconds: f64, recovery: f64, rate: f64, before: f64) -> LevelCosts {
         match self.is_behind {
             true => {
@@ -280,14 +282,14 @@ impl Machine {
         }
     }
 
-    /// This machine with this many seconds between two failures of any kind on average: as [`Failures::each`], where losses of whole
-    /// domains keep their share among those of nodes.
+    /// Returns this machine with a mean time of this many seconds between two failures of any kind. It follows [`Failures::each`], and
+    /// losses of whole domains keep their share among the failures of nodes.
     pub fn failing_each(mut self, seconds: f64) -> Machine {
         let before = self.failures.of_node();
         self.failures = self.failures.each(self.nodes, seconds);
         let times = if before > 0.0 { self.failures.of_node() / before } else { 0.0 };
         self.site.domains.iter_mut().for_each(|domain| domain.rate *= times);
-        // Together they are what those of nodes were to be.
+        // Nodes and domains together have the rate that nodes alone were to have.
         let (of_nodes, all) = (1.0 / seconds - self.failures.system, self.failure_rate() - self.failures.system);
         let system = self.failures.system;
         let mut machine = self.failing(if all > 0.0 { of_nodes / all } else { 1.0 });
@@ -313,7 +315,7 @@ mod tests {
     use crate::planner::presets;
     use crate::policy::intervals::{Best, best};
 
-    /// Whose global store has all of it in six minutes.
+    /// A machine whose global store takes the whole state in six minutes.
     fn large(scheme: Scheme) -> Machine {
         let mut machine = presets::named("node-8gpu").expect("known").failing(20.0);
         (machine.nodes, machine.scheme) = (4096, scheme);
@@ -326,7 +328,7 @@ mod tests {
         best(&costs, machine.always(), machine.conduct()).expect("a pattern")
     }
 
-    /// Wherever failures fall to, none is lost and none is new.
+    /// Whichever level failures are assigned to, none is lost and none is added.
     #[test]
     fn levels_have_all_failures_whatever_the_scheme() {
         for preset in presets::all() {
@@ -372,7 +374,7 @@ mod tests {
             machine.capture_rate() / 1e9
         };
         assert_eq!([1, 2, 3, 4, 8, 100].map(&mut rate), [50.0, 100.0, 100.0, 200.0, 280.0, 280.0]);
-        // Marks stand still for next to nothing, and land as late as copies in the GPU.
+        // Marking stops the program for almost no time, and the data lands as late as with copies inside the GPU.
         machine.at_once = 2;
         let costs =
             [Capture::Blocking, Capture::Cached { rate: 8.8e12 }, Capture::Marked { fixed: 0.01, stalls: 0.05 }]
@@ -384,7 +386,7 @@ mod tests {
         );
     }
 
-    /// By the model, and played.
+    /// Compares the model's answer and the plays' answer.
     #[test]
     fn a_worse_machine_is_never_better() {
         type Change = fn(&mut Machine);
@@ -421,7 +423,7 @@ mod tests {
         }
     }
 
-    /// Racks are among all failures, and the system fails as often as it did, or in a tenth of all cases.
+    /// Losses of racks count among all failures. The system fails as often as before, or accounts for a tenth of all failures.
     #[test]
     fn a_mean_time_between_failures_is_that_of_all_kinds() {
         for (seconds, system) in [(3600.0, 1.77e-7 * 20.0), (1e6, 1e-7)] {

@@ -1,7 +1,10 @@
-//! How a job fares on a machine, before it runs there: machines as a few numbers ([`machine`]), some of them known ([`presets`], and those of a
-//! paper: [`ics19`]), what their checkpoints cost at each level, for [`crate::policy::intervals`], what nodes keep for each other ([`protection`]), jobs
-//! played from failure to failure ([`play`]), and how often one fails, by what it was seen to do ([`estimate`]). What was measured on a machine comes
-//! from its profile ([`profiled`]). Pure.
+//! Predicts how a job fares on a machine before it runs there. A machine is described by a few numbers ([`machine`]). Some
+//! machines are known ([`presets`]), among them those of a paper ([`ics19`]); the figures of a machine that was measured come
+//! from its profile ([`profiled`]).
+//!
+//! [`machine`] works out what checkpoints cost at each level, for [`crate::policy::intervals`], and [`protection`] what nodes keep for each
+//! other. [`play`] simulates jobs from failure to failure. [`estimate`] says how often a job fails, from the failures that it has been seen
+//! to have. Nothing here does I/O.
 #![forbid(unsafe_code)]
 
 pub mod estimate;

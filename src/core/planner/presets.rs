@@ -1,6 +1,6 @@
 //! Machines that are known by name.
 //!
-//! The nine of the ICS'19 paper are those of [`super::ics19`].
+//! The nine machines of the ICS'19 paper are in [`super::ics19`].
 
 use super::estimate::of_parts;
 use super::ics19;
@@ -12,7 +12,8 @@ const GB: f64 = 1e9;
 const GIB: f64 = (1u64 << 30) as f64;
 const DAY: f64 = 86_400.0;
 
-/// One machine without GPUs and without a parallel file system: what is on its disk survives all that is thought of. Its failures are a guess.
+/// A single machine without GPUs and without a parallel file system. Its disk survives every failure that the model has. The
+/// failure rates are a guess.
 fn laptop() -> Machine {
     Machine {
         name: "laptop".into(),
@@ -36,9 +37,9 @@ fn laptop() -> Machine {
     }
 }
 
-/// A node of eight GPUs whose memory is half saved. Captures at what four GPUs at once were measured to have (`benches/README.md`), twice; failures of the parts
-/// are those of the paper's table 1, a node in ten does not come back; storage, network, racks and the time of a new start are guesses. The shape of the failures
-/// is what Schroeder and Gibson (2006) found at LANL.
+/// A node of eight GPUs, half of whose memory is saved. Its capture rate is twice the rate measured with four GPUs at once
+/// (`benches/README.md`). The failure rates of the parts are those of the paper's table 1, and one lost node in ten does not come back.
+/// Storage, network, racks and the relaunch time are guesses. Schroeder and Gibson (2006) found the shape of the failures at LANL.
 fn node_8gpu() -> Machine {
     Machine {
         name: "node-8gpu".into(),
@@ -66,12 +67,12 @@ fn node_8gpu() -> Machine {
     }
 }
 
-/// All of them.
+/// Returns all known machines.
 pub fn all() -> Vec<Machine> {
     [laptop(), node_8gpu()].into_iter().chain(ics19::PRINTED.iter().map(ics19::Column::machine)).collect()
 }
 
-/// The one of that name.
+/// Returns the machine with that name.
 pub fn named(name: &str) -> Option<Machine> {
     all().into_iter().find(|machine| machine.name == name)
 }
@@ -86,7 +87,7 @@ mod tests {
         best(&levels, 0, Conduct::Chain).expect("a pattern").efficiency * 100.0
     }
 
-    /// 8.0, 476 and 1943 s.
+    /// The costs are 8.0, 476 and 1943 s.
     #[test]
     fn costs_are_those_of_the_papers_tables() {
         let machine = named("ics19-3.6ef-16").expect("known");
@@ -95,7 +96,7 @@ mod tests {
         assert_eq!(seconds, [8.0, 475.7, 1942.8]);
     }
 
-    /// Figures 2 and 3: it falls with scale, and with density above 8.
+    /// As in figures 2 and 3, the efficiency falls with scale, and with density above 8.
     #[test]
     fn efficiency_falls_with_scale_and_density() {
         let falls = |names: &[&str]| names.windows(2).all(|pair| efficiency(pair[0]) > efficiency(pair[1]));

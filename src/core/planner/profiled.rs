@@ -1,8 +1,8 @@
-//! What levels cost on a machine that has been measured: its profile, and a known machine for what nobody has measured.
+//! Works out what levels cost on a measured machine: from its profile, and from a known machine where the profile has no figure.
 //!
-//! What a session measured of its own checkpoints comes first: it had the contention, the messages and the program. Where there is none, the rates of
-//! `bivouac bench` do. Seconds are in proportion to what a node saves. Nothing is thought to get faster by adding nodes: storage that is shared is as
-//! fast for all together as it was for those that measured it.
+//! Figures that a session measured of its own checkpoints take precedence, because they include the contention, the messages and the
+//! program. In their absence the rates of `bivouac bench` are used. Seconds are in proportion to the bytes that a node saves. More nodes
+//! are not assumed to be faster: shared storage serves all nodes together as fast as it served those that measured it.
 
 use super::estimate::Seen;
 use super::machine::Machine;
@@ -12,24 +12,25 @@ use crate::policy::intervals::{LevelCosts, Volume};
 use crate::policy::tuning::spread;
 use std::collections::BTreeSet;
 
-/// What levels cost, and what of that nobody has measured.
+/// What levels cost, and which of the figures nobody has measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profiled {
-    /// Levels that there are, ascending, with what they cost.
+    /// The levels that the machine has, ascending, with their costs.
     pub levels: Vec<(Level, LevelCosts)>,
-    /// What was taken from the known machine.
+    /// The figures that were taken from the known machine.
     pub missing: BTreeSet<&'static str>,
 }
 
 impl Seen {
-    /// What a profile says about failures.
+    /// Takes the observed failures from a profile.
     pub fn told(failures: &Failures) -> Seen {
         let Failures { seconds, node_seconds, process, node, system, .. } = *failures;
         Seen { seconds, node_seconds, process, node, system }
     }
 }
 
-/// A profile's levels. `machine`: how many nodes with how much state, how often they fail, and all that the profile does not say.
+/// Returns a profile's levels. `machine` gives the number of nodes, their state, how often they fail, and every
+/// figure that the profile lacks.
 pub fn levels(profile: &Profile, machine: &Machine) -> Profiled {
     let reader = Reader { profile, machine, volume: volume(profile) };
     let known = machine.levels();
@@ -52,20 +53,20 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Seconds that were measured, for as many bytes as a node saves here, and how many of them it moved then.
+    /// The measured seconds, scaled from the bytes that a node moved then to the bytes that a node saves here.
     fn seconds(&self, name: Name, level: Option<Level>) -> Option<f64> {
         let figure = self.profile.figure(name, level)?;
         Some(figure.value * figure.bytes.map_or(1.0, |bytes| self.machine.state / bytes))
     }
 
-    /// Seconds for the state of a node at a rate of one node.
+    /// Seconds for the state of a node at the measured rate of one node.
     fn at_rate(&self, name: Name) -> Option<f64> {
         self.profile.figure(name, None).map(|figure| self.machine.state / figure.value)
     }
 
     fn memory(&self, known: Option<LevelCosts>, missing: &mut BTreeSet<&'static str>) -> LevelCosts {
         let known = known.unwrap_or(LevelCosts::blocking(0.0, 0.0, 0.0));
-        // What a program stands still for is what it stood still for, however much had changed.
+        // The time for which the program stands still is the measured time, whatever share of the data has changed.
         let fixed = self.seconds(Name::Blocking, None).or_else(|| self.at_rate(Name::Capture));
         let fixed = fixed.unwrap_or_else(|| {
             missing.insert("capture");
@@ -79,7 +80,7 @@ impl Reader<'_> {
         LevelCosts { fixed, ..LevelCosts::blocking(0.0, recovery, 0.0) }
     }
 
-    /// What a level of storage or of other nodes costs; `None` if neither the profile nor the known machine has it.
+    /// The costs of a level in storage or on other nodes; `None` if neither the profile nor the known machine has the level.
     fn stored(
         &self,
         level: Level,
@@ -91,7 +92,7 @@ impl Reader<'_> {
             Level::System => (Some(Name::GlobalWrite), Some(Name::GlobalRead), ["global_write", "global_read"]),
             _ => (None, None, ["exchange", "restart from other nodes"]),
         };
-        // A bench ran on one node. Sessions ran on as many as the profile says, and fewer do not make it faster.
+        // The bench ran on one node, and sessions on as many nodes as the profile says. Fewer nodes do not make the store faster.
         let times = |measured: u64| match level {
             Level::System => (self.machine.nodes as f64 / measured as f64).max(1.0),
             _ => 1.0,
@@ -115,7 +116,7 @@ impl Reader<'_> {
         missing.extend(slowdown.is_none().then_some("slowdown"));
         let slowdown = slowdown.unwrap_or(self.machine.slowdown);
         let costs = LevelCosts { latency, slowdown, volume: self.volume, ..LevelCosts::blocking(0.0, recovery, 0.0) };
-        // Where nothing continues meanwhile, the program stands still for it.
+        // If writes do not run in the background, the program stands still for them.
         Some(match self.machine.is_behind {
             true => costs,
             false => LevelCosts { blocking: latency, latency: 0.0, slowdown: 0.0, ..costs },
@@ -123,7 +124,8 @@ impl Reader<'_> {
     }
 }
 
-/// How much changes within which time, by least squares over the shares that were measured. One of them holds for all intervals.
+/// Fits how much of the data changes within an interval, by least squares over the measured shares. A single measured share
+/// holds for all intervals.
 pub fn volume(profile: &Profile) -> Volume {
     let dirty = profile.figures.iter().filter(|figure| figure.name == Name::Dirty);
     let points: Vec<(f64, f64)> =
@@ -145,7 +147,7 @@ pub fn volume(profile: &Profile) -> Volume {
     candidates.fold(flat, |best, next| if error(&next) < error(&best) * (1.0 - 1e-9) { next } else { best })
 }
 
-/// The best line over what is left of the change after each interval.
+/// The best line over the part of the data that is still unchanged after each interval.
 fn fitted(points: &[(f64, f64)], saturates_after: f64) -> Volume {
     let left = |interval: f64| (-interval / saturates_after).exp();
     let count = points.len() as f64;

@@ -1,13 +1,14 @@
-//! What redundancy between nodes costs, and what it survives, in closed form: the numbers of `docs/RECOVERY.md` for each scheme.
+//! Gives in closed form what redundancy between nodes costs and what it survives, with the numbers of `docs/RECOVERY.md` for each scheme.
 //!
-//! What exactly survives depends on who covers whom. [`super::play`] asks the placement itself; here the guarantee of [`crate::redundancy::placement`]
-//! stands for it, and the chance that losses come so close together that a set loses more than it has parity.
+//! What exactly survives depends on who covers whom. [`super::play`] asks the placement itself. This module uses the
+//! guarantee of [`crate::redundancy::placement`] instead, and the chance that losses follow each other so closely that a set
+//! loses more than it has parity.
 
 use super::machine::Machine;
 use crate::config::Scheme;
 use crate::policy::intervals::LevelCosts;
 
-/// The schemes that are compared when none is asked for.
+/// The schemes that are compared if none is chosen.
 pub const SCHEMES: [Scheme; 7] = [
     Scheme::None,
     Scheme::Partner { copies: 1 },
@@ -18,7 +19,7 @@ pub const SCHEMES: [Scheme; 7] = [
     Scheme::Rs { data: 8, parity: 2 },
 ];
 
-/// Memory that a shard's protection takes, in shards.
+/// The memory that the protection of a shard occupies, in shards.
 ///
 /// ```
 /// use bivouac_core::{config::Scheme, planner::protection::{memory_share, traffic_share}};
@@ -34,7 +35,7 @@ pub fn memory_share(scheme: Scheme) -> f64 {
     }
 }
 
-/// What a rank sends to protect a shard, and receives, in shards.
+/// What a rank sends, and receives, to protect a shard, in shards.
 pub fn traffic_share(scheme: Scheme) -> f64 {
     match scheme {
         Scheme::None => 0.0,
@@ -44,7 +45,7 @@ pub fn traffic_share(scheme: Scheme) -> f64 {
     }
 }
 
-/// What a lost rank reads to have its shard again, in shards.
+/// What a lost rank reads to recover its shard, in shards.
 pub fn rebuild_share(scheme: Scheme) -> f64 {
     match scheme {
         Scheme::None => 0.0,
@@ -54,14 +55,15 @@ pub fn rebuild_share(scheme: Scheme) -> f64 {
     }
 }
 
-/// Does the scheme survive the loss of this many neighbouring nodes out of all? The guarantee of the placement: it does if none of the
-/// groups that are lost together has more than one part in `parity + 1` of all.
+/// Whether the scheme survives the loss of this many neighbouring nodes out of `nodes`. By the guarantee of the placement, it does if no
+/// group that is lost together has more than one part in `parity + 1` of all nodes.
 pub fn survives(scheme: Scheme, lost: u64, nodes: u64) -> bool {
     scheme.parity() > 0 && lost.saturating_mul(u64::from(scheme.parity()) + 1) <= nodes
 }
 
-/// The level of node losses on that machine, and the failures a second that are beyond it: `None` where the scheme survives no loss of a node.
-/// `reboots` have no level of their own, and `memory` is what a copy in node memory costs, which is there before.
+/// The costs of the level that survives node losses on that machine, and the failures a second that exceed it; `None` if the scheme does
+/// not survive the loss of any node. `reboots` are failures that have no level of their own. `memory` gives the costs of the copy in node
+/// memory, which is made first.
 pub(super) fn level(machine: &Machine, reboots: f64, memory: &LevelCosts) -> Option<(LevelCosts, f64)> {
     let (scheme, nodes) = (machine.scheme, machine.nodes);
     if !survives(scheme, 1, nodes) {
@@ -79,7 +81,8 @@ pub(super) fn level(machine: &Machine, reboots: f64, memory: &LevelCosts) -> Opt
     let exchange = machine.state * traffic_share(scheme) / machine.network;
     let rebuild = machine.state * rebuild_share(scheme) / machine.network;
     let mut costs = machine.moved(exchange, machine.relaunch + rebuild, survived, memory.latency);
-    // Not protected again before the next exchange: about an interval that suits, which is no shorter than what the exchange takes.
+    // Lost nodes are not protected again before the next exchange. That takes about one optimal interval, which is no
+    // shorter than the exchange.
     let cost = costs.cost(f64::MAX) + memory.cost(f64::MAX);
     let interval = (2.0 * cost / (survived + memory.rate)).sqrt().max(costs.latency);
     let window = costs.recovery + costs.latency + if interval.is_finite() { interval } else { 0.0 };
@@ -88,15 +91,16 @@ pub(super) fn level(machine: &Machine, reboots: f64, memory: &LevelCosts) -> Opt
     Some((costs, beyond + beyond_parity))
 }
 
-/// The chance that after the loss of a node so many of those that share a set with it are lost, each by a chance of `each` before the next exchange, that parity does
-/// not suffice. Each loss puts the exchange off, so the time runs anew: of n neighbours any is next, and then any of the others.
+/// The chance that, after the loss of a node, parity does not suffice because too many of the nodes that share a set with it are lost
+/// before the next exchange, each with the chance `each`. Each loss puts the exchange off, so the time starts anew: of n neighbours any may
+/// be lost next, and then any of the others.
 ///
-/// All ranks of a node are thought to have the same neighbours, which is so where the number of sets is a multiple of the ranks of a node. Elsewhere there are up to twice as
-/// many neighbours, and the plays, which ask the placement, find more losses that are too many.
+/// All ranks of a node are assumed to have the same neighbours, which is so if the number of sets is a multiple of the ranks of a node.
+/// Otherwise there are up to twice as many neighbours, and the plays, which ask the placement, find more losses that exceed the parity.
 fn chance_of_more(scheme: Scheme, nodes: u64, each: f64) -> f64 {
     let parity = scheme.parity();
     let neighbours = match scheme {
-        // Those whose copies it held: each is lost for good when it is lost behind all of its copies.
+        // The nodes whose copies the lost node held. Each of their shards is lost for good if its node is lost after all of its copies.
         Scheme::Partner { copies } => copies,
         _ => scheme.members() - 1,
     };
@@ -114,7 +118,7 @@ mod tests {
     use crate::planner::presets;
     use crate::policy::intervals::best;
 
-    /// Losses that come too close together: the estimate is that of the plays, which ask the placement, within a factor of two.
+    /// For losses that follow each other too closely, the estimate agrees with the plays, which ask the placement, within a factor of two.
     #[test]
     fn losses_beyond_parity_are_about_as_frequent_as_in_plays() {
         for (scheme, loss) in [
@@ -125,9 +129,10 @@ mod tests {
             let mut machine = presets::named("node-8gpu").expect("known");
             (machine.nodes, machine.scheme, machine.site) = (64, scheme, Site::default());
             machine.failures = Failures { process: 0.0, reboot: 0.0, loss, system: 1e-12 };
-            // Ranks of one node would have neighbours on up to twice as many nodes, where the size of a set does not divide their number.
+            // With several ranks on a node, the neighbours would be on up to twice as many nodes if the size of a set did not divide the
+            // number of ranks.
             (machine.gpus, machine.links, machine.network) = (1, vec![(1, 280e9)], 2e12);
-            // A recovery from the global store is over before the next failure.
+            // With these rates, a recovery from the global store is over before the next failure.
             machine.global = Some(Store { write: 1e13, read: 1e13 });
             let levels = machine.levels();
             let costs: Vec<LevelCosts> = levels.iter().map(|(_, costs)| *costs).collect();

@@ -1,39 +1,41 @@
-//! How often to checkpoint at which level: what checkpoints cost and what failures cost, the expected time of a job, and the intervals for which it
-//! is least.
+//! Decides how often to checkpoint at which level: the costs of checkpoints and of failures, the expected time of a job, and the intervals
+//! that minimize it.
 //!
-//! [`first_order`] has the closed forms: one level by Young (1974) and Daly (2006); several levels as a sum of square roots and the pattern that gives
-//! it by Benoit, Cavelan, Le Fèvre, Robert and Sun (2017) and, for two levels without a known length of the job, Di, Robert, Vivien and Cappello (2017); the time until a
-//! checkpoint counts, beside the time for which it blocks, by Vaidya (1997). They hold while little is lost.
+//! [`first_order`] has the closed forms. For one level they are those of Young (1974) and Daly (2006). For several levels they are a sum of
+//! square roots and the pattern that gives it, by Benoit, Cavelan, Le Fèvre, Robert and Sun (2017) and, for two levels without a known
+//! length of the job, by Di, Robert, Vivien and Cappello (2017). Vaidya (1997) distinguishes the time until a checkpoint counts from the
+//! time for which it blocks. The closed forms hold while little is lost.
 //!
-//! [`efficiency`] has the expected time also where much is lost, by one of two sets of rules ([`Conduct`]): `chain` is the Markov model of the literature, `engine` what the
-//! engine does. Both agree with what [`crate::planner`] plays, within the noise of the plays, for jobs that spend at least a sixth of their time on
-//! work. For jobs that get less done, `chain` is up to 13 % off if checkpoints count long after they were taken.
+//! [`efficiency`] gives the expected time even where much is lost, by one of two sets of rules ([`Conduct`]): `chain` is the Markov model
+//! of the literature, and `engine` models the engine. Both agree with the plays of [`crate::planner`], within the noise of the plays, for
+//! jobs that spend at least a sixth of their time on work. For jobs that spend less, `chain` is up to 13 % off if checkpoints count long
+//! after they were taken.
 //!
-//! [`best`] looks for the pattern with the highest efficiency, and leaves out levels that do not pay.
+//! [`best`] searches for the pattern with the highest efficiency, and leaves out levels that do not pay.
 
 mod chain;
 mod engine;
 
-/// Levels that a pattern can have.
+/// The maximum number of levels in a pattern.
 pub const LEVELS_MAX: usize = 4;
 
-/// How much of the state a checkpoint moves, as a share of all, by the time since the one before: what changes is written to again and again, so it saturates
-/// (ICS'19, figure 6).
+/// The share of the state that a checkpoint moves, by the time since the checkpoint before it. Changed data is written to again and again,
+/// so the share saturates (ICS'19, figure 6).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Volume {
-    /// Right after a checkpoint.
+    /// The share right after a checkpoint.
     pub least: f64,
-    /// After a long time.
+    /// The share after a long time.
     pub most: f64,
-    /// Seconds after which 63 % of the difference is reached; 0: at once.
+    /// Seconds after which 63 % of the difference is reached; 0: it is reached at once.
     pub saturates_after: f64,
 }
 
 impl Volume {
-    /// All of it, always.
+    /// The whole state is always moved.
     pub const WHOLE: Volume = Volume { least: 1.0, most: 1.0, saturates_after: 0.0 };
 
-    /// The share after `interval` seconds.
+    /// The share of the state that is moved after `interval` seconds.
     pub fn share(&self, interval: f64) -> f64 {
         match self.saturates_after > 0.0 {
             true => self.most - (self.most - self.least) * (-interval / self.saturates_after).exp(),
@@ -45,49 +47,49 @@ impl Volume {
 /// What a level of checkpoints costs, in seconds, and how often it is needed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LevelCosts {
-    /// For which the program stands still, whatever it has changed.
+    /// Seconds for which the program stands still, whatever it has changed.
     pub fixed: f64,
-    /// For which it stands still where all of the state is moved.
+    /// Seconds for which the program stands still if the whole state is moved.
     pub blocking: f64,
-    /// From the capture until the checkpoint counts, where all of the state is moved.
+    /// Seconds from the capture until the checkpoint counts, if the whole state is moved.
     pub latency: f64,
-    /// By how much the program is slower meanwhile: 0.02 is 2 %.
+    /// The share by which the program is slower during that time: 0.02 is 2 %.
     pub slowdown: f64,
-    /// From a failure until the program computes again from such a checkpoint.
+    /// Seconds from a failure until the program computes again from such a checkpoint.
     pub recovery: f64,
-    /// Failures a second that this level is the lowest to survive.
+    /// Failures a second for which this level is the lowest that survives.
     pub rate: f64,
-    /// How much of the state one moves.
+    /// How much of the state a checkpoint moves.
     pub volume: Volume,
 }
 
 impl LevelCosts {
-    /// One that blocks for so long, and recovers in so long.
+    /// The costs of a level that blocks and recovers in these times, without latency.
     pub const fn blocking(blocking: f64, recovery: f64, rate: f64) -> LevelCosts {
         LevelCosts { fixed: 0.0, blocking, latency: 0.0, slowdown: 0.0, recovery, rate, volume: Volume::WHOLE }
     }
 
-    /// Seconds that one costs after `interval` seconds, while it blocks and while it slows down.
+    /// Seconds that a checkpoint costs after `interval` seconds, by blocking and by slowing the program down.
     pub fn cost(&self, interval: f64) -> f64 {
         self.fixed + self.volume.share(interval) * (self.blocking + self.slowdown * self.latency)
     }
 
-    /// Seconds until it counts, likewise.
+    /// Seconds until a checkpoint counts, likewise.
     pub fn delay(&self, interval: f64) -> f64 {
         self.volume.share(interval) * self.latency
     }
 }
 
-/// A level by its closed forms: shares of the time.
+/// What a level costs by its closed forms, in shares of the time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Waste {
     /// Seconds between two checkpoints of the level.
     pub interval: f64,
-    /// Standing still and being slowed down for them.
+    /// The share in which the program stands still for checkpoints or is slowed down by them.
     pub checkpoints: f64,
-    /// Work that failures undo.
+    /// The share of work that failures undo.
     pub rework: f64,
-    /// Time until it computes again after failures.
+    /// The share that passes between failures and the moment when the program computes again.
     pub recovery: f64,
 }
 
@@ -102,14 +104,14 @@ impl Waste {
         }
     }
 
-    /// All of it.
+    /// The sum of all three shares.
     pub fn total(&self) -> f64 {
         self.checkpoints + self.rework + self.recovery
     }
 }
 
-/// Each level by itself, with the interval that loses the least: sqrt(2 c / rate), and never less than its delay (Young 1974, Vaidya 1997).
-/// A level without failures has an infinite one.
+/// Treats each level alone, with the interval that loses the least: sqrt(2 c / rate), but never less than the level's delay (Young 1974,
+/// Vaidya 1997). A level without failures has an infinite interval.
 ///
 /// ```
 /// use bivouac_core::policy::intervals::{LevelCosts, first_order};
@@ -118,7 +120,7 @@ impl Waste {
 /// ```
 pub fn first_order(levels: &[LevelCosts]) -> Vec<Waste> {
     let of = |level: &LevelCosts| {
-        // What it costs depends on the interval where its volume does: a few rounds come to rest.
+        // If the volume depends on the interval, so do the costs. A few rounds converge.
         let mut interval = (2.0 * level.cost(f64::MAX) / level.rate).sqrt();
         for _ in 0..16 {
             interval = (2.0 * level.cost(interval) / level.rate).sqrt().max(level.delay(interval));
@@ -131,7 +133,8 @@ pub fn first_order(levels: &[LevelCosts]) -> Vec<Waste> {
     levels.iter().map(of).collect()
 }
 
-/// Daly's interval for one level (2006, equation 37): better than the square root where failures are frequent. Seconds of work between two checkpoints.
+/// Daly's interval for one level (2006, equation 37), in seconds of work between two checkpoints. It is better than the square root if
+/// failures are frequent.
 pub fn daly(cost: f64, mtbf: f64) -> f64 {
     match cost < 2.0 * mtbf {
         true => {
@@ -145,20 +148,21 @@ pub fn daly(cost: f64, mtbf: f64) -> f64 {
 /// What failures do to checkpoints that are being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conduct {
-    /// As the literature supposes: what is being written, whether the program stands still for it or not, is undone only by failures that need its level or a higher one;
-    /// every so many-th checkpoint of the whole job goes to a level.
+    /// As the literature assumes, a checkpoint that is being written is undone only by failures that need its level or a higher one,
+    /// whether or not the program stands still for it. Every n-th checkpoint of the whole job goes to a level.
     Chain,
-    /// As the engine does: a failure ends all flushes, because the processes that do them die; the first checkpoint after a start goes to all levels, and every
-    /// so many-th from there.
+    /// As in the engine, a failure ends all flushes, because the processes that make them die. The first checkpoint after a start goes to
+    /// all levels, and from there on every n-th goes to a level.
     Engine,
 }
 
-/// A pattern of checkpoints: which levels there are, and how often.
+/// A pattern of checkpoints: which levels are used, and how often.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pattern {
     /// Seconds of work between two checkpoints.
     pub segment: f64,
-    /// The levels that are used, ascending, and every how many-th checkpoint of the level before in this list goes there; 1 for the first one.
+    /// The levels that are used, ascending. With each level comes n: every n-th checkpoint of the level before in this list goes there; 1
+    /// for the first level.
     pub levels: Vec<(usize, u64)>,
 }
 
@@ -173,7 +177,7 @@ impl Pattern {
         self.levels.iter().map(&mut of).collect()
     }
 
-    /// Every how many-th checkpoint goes to each level of the pattern.
+    /// For each level of the pattern, n if every n-th checkpoint goes to it.
     pub fn every(&self) -> Vec<u64> {
         let mut product = 1u64;
         let mut of = |(_, every): &(usize, u64)| {
@@ -195,8 +199,8 @@ pub fn merged(levels: &[LevelCosts], pattern: &Pattern) -> Vec<LevelCosts> {
     pattern.levels.iter().map(&mut of).collect()
 }
 
-/// The share of the time that is work and stays done, by the full model. 0 if the job never ends: failures that no level of the pattern
-/// survives are not considered.
+/// The share of the time that is spent on work that is kept, by the full model. It is 0 if the job never ends. Failures that no level of
+/// the pattern survives are not considered.
 ///
 /// # Panics
 /// If the pattern has more levels than [`LEVELS_MAX`], or one that is not in `levels`.
@@ -224,9 +228,9 @@ fn of_merged(used: &[LevelCosts], pattern: &Pattern, conduct: Conduct) -> f64 {
 /// A pattern and its efficiency.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Best {
-    /// Segment, levels and counts.
+    /// The segment, the levels and the counts.
     pub pattern: Pattern,
-    /// The share of the time that is work and stays done.
+    /// The share of the time that is spent on work that is kept.
     pub efficiency: f64,
 }
 
@@ -236,12 +240,12 @@ impl Best {
     }
 }
 
-/// What of a pattern is not free.
+/// The parts of a pattern that are not free.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// The least and the greatest segment, in seconds.
+    /// The shortest and the longest segment, in seconds.
     pub segment: (f64, f64),
-    /// Every how many-th checkpoint goes to each of the levels, where that is not free. Those of the first level are all.
+    /// For each level whose count is fixed, n if every n-th checkpoint goes to it. The first level gets all checkpoints.
     pub every: [Option<u64>; LEVELS_MAX],
 }
 
@@ -249,7 +253,7 @@ impl Bounds {
     /// Nothing is fixed.
     pub const NONE: Bounds = Bounds { segment: (0.0, f64::INFINITY), every: [None; LEVELS_MAX] };
 
-    /// Sets what is fixed. Counts that do not go into each other are rounded.
+    /// Sets the fixed parts. Counts that are not multiples of each other are rounded.
     fn settle(&self, pattern: &mut Pattern) {
         let mut product = 1u64;
         for (at, (level, count)) in pattern.levels.iter_mut().enumerate() {
@@ -261,19 +265,22 @@ impl Bounds {
     }
 }
 
-/// Rounds of a golden section over all segments that can be of use: the best one is found to a few parts in ten thousand, of which efficiency feels the square.
+/// The number of rounds of a golden section over all useful segments. It finds the best segment to a few parts in ten thousand, and the
+/// efficiency changes with the square of that error.
 const SECTIONS: u32 = 24;
-/// Where counts change by a step of the search, by a factor of three at most (from 3 to 1), the best segment and the shortest one that delays allow
-/// change by less than this factor; and the rounds that this takes.
+/// If the search changes a count by one step, which is a factor of three at most (from 3 to 1), the best segment and the shortest one that
+/// delays allow change by less than this factor. The second constant is the number of rounds for this range.
 const NEAR: f64 = 3.5;
 const SECTIONS_NEAR: u32 = 13;
-/// A level that is used less often than that is used never.
+/// A level that would be used less often than every this many checkpoints is never used.
 const EVERY_MAX: u64 = 100_000_000;
-/// By what share less has to be lost to be worth a step.
+/// The least relative reduction of the loss that makes a step worthwhile.
 const GAIN: f64 = 1e-6;
 
-/// The pattern with the highest efficiency. The highest level with failures is always used, because nothing else survives these; the others are where
-/// they pay, but the lowest `always` ones, which are used in any case: what other levels are made from. Intervals are no shorter than what a level needs until its checkpoints count. `None` where nothing fails, or no level is free of nonsense.
+/// Returns the pattern with the highest efficiency. The highest level with failures is always used, because no other level survives
+/// them. The lowest `always` levels are used in any case, because the other levels are made from them. All other levels are used if
+/// they pay. Intervals are no shorter than the time that a level needs until its checkpoints count. `None` if nothing fails, or if a
+/// level's numbers make no sense.
 ///
 /// ```
 /// use bivouac_core::policy::intervals::{Conduct, LevelCosts, best};
@@ -288,11 +295,12 @@ pub fn best(levels: &[LevelCosts], always: usize, conduct: Conduct) -> Option<Be
         let used = (0..=top).filter(|level| *level == top || below >> level & 1 == 1);
         best_with(levels, used, &Bounds::NONE, conduct)
     });
-    // Of equals the one with the most levels: one that costs nothing is used.
+    // Of equal patterns, the one with the most levels is taken, so that a level that costs nothing is used.
     subsets.reduce(|one, other| if one.is_better_than(&other) { one } else { other })
 }
 
-/// The best pattern of all the levels, within bounds. `None` where nothing fails, there is no level, or one is nonsense.
+/// Returns the best pattern that uses all the levels, within bounds. `None` if nothing fails, if there is no level, or if a
+/// level's numbers make no sense.
 pub fn best_within(levels: &[LevelCosts], bounds: &Bounds, conduct: Conduct) -> Option<Best> {
     let fails = levels.iter().any(|level| level.rate > 0.0);
     (fails && is_sound(levels)).then(|| best_with(levels, 0..levels.len(), bounds, conduct))
@@ -303,11 +311,11 @@ fn is_sound(levels: &[LevelCosts]) -> bool {
     levels.len() <= LEVELS_MAX && { numbers }.all(|number| number.is_finite() && number >= 0.0)
 }
 
-/// The best one that uses these levels.
+/// The best pattern that uses these levels.
 fn best_with(levels: &[LevelCosts], used: impl Iterator<Item = usize>, bounds: &Bounds, conduct: Conduct) -> Best {
     let mut pattern = Pattern { segment: 1.0, levels: used.map(|level| (level, 1)).collect() };
     let alone = first_order(&merged(levels, &pattern));
-    // One that costs nothing could be used all the time: a hundredth of the next interval is as good.
+    // A level that costs nothing could be used all the time. A hundredth of the next interval is as good.
     let mut before = alone[0].interval;
     for (at, waste) in alone.iter().enumerate().skip(1) {
         before = before.max(waste.interval.min(1e12) / 100.0 / (alone.len() - at) as f64);
@@ -350,7 +358,7 @@ fn best_with(levels: &[LevelCosts], used: impl Iterator<Item = usize>, bounds: &
     }
 }
 
-/// The best segment for these counts within bounds, by golden section over its logarithm.
+/// Finds the best segment for these counts within bounds, by a golden section over its logarithm.
 fn with_segment(
     levels: &[LevelCosts],
     pattern: Pattern,
@@ -360,13 +368,13 @@ fn with_segment(
 ) -> Best {
     let used = merged(levels, &pattern);
     let products = Pattern { segment: 1.0, ..pattern.clone() }.intervals();
-    // The longest delay, of each level in proportion, and what can be of use at all.
+    // The bounds are the longest delay, in proportion for each level, and the longest segment that can be of use.
     let least = used.iter().zip(&products).map(|(level, product)| level.delay(f64::MAX) / product).fold(1e-6, f64::max);
     let rate: f64 = used.iter().map(|level| level.rate).sum();
     let most = (100.0 / rate).max(least * 2.0);
     let mut pattern = pattern;
     let mut at = |logarithm: f64| {
-        // What comes of a logarithm again may lie beside the bounds.
+        // The rounding of the logarithm may move the segment out of its bounds.
         pattern.segment = logarithm.exp().clamp(from, to);
         (of_merged(&used, &pattern, conduct), pattern.segment)
     };
@@ -378,7 +386,7 @@ fn with_segment(
         let (mut left, mut right) = (at(high - ratio * (high - low)), at(low + ratio * (high - low)));
         let edge = at(high);
         for _ in 0..sections {
-            // On a plain of zeros, short segments are where it rises.
+            // If all values are zero, the efficiency rises towards short segments.
             if left.0 >= right.0 {
                 high = right.1.ln();
                 (right, left) = (left, at(high - ratio * (high - low)));

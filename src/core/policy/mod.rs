@@ -1,10 +1,10 @@
-//! When to checkpoint, and where a checkpoint goes. Pure arithmetic over counts and times.
+//! Decides when to checkpoint and where a checkpoint goes, by arithmetic on counts and times alone.
 //!
-//! [`is_due`] says for one checkpoint whether it goes to a tier.
-//! [`Cadence`] answers `should_checkpoint` and `should_exit` without a message at almost every call: every rank counts
-//! its calls, the root says at which call the ranks look at each other next, and only that call is a reduction.
-//! [`intervals`] has what failures and checkpoints cost, and the intervals for which that is least; [`tuning`] sets them while a program runs, by what it
-//! measures.
+//! [`is_due`] says whether a checkpoint goes to a tier.
+//! [`Cadence`] answers `should_checkpoint` and `should_exit`, in almost every call without a message: every rank counts its
+//! calls, the root says at which call the ranks communicate next, and only that call is a reduction. [`intervals`] models the
+//! costs of failures and checkpoints, and finds the intervals that minimize them. [`tuning`] sets these intervals while a program
+//! runs, from its own measurements.
 #![forbid(unsafe_code)]
 
 pub mod intervals;
@@ -14,19 +14,19 @@ use crate::config::{Choice, Interval, LevelPolicy};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What the root remembers of a series for one tier.
+/// What the root remembers about a series for one tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// Checkpoints taken so far.
+    /// The number of checkpoints taken so far.
     pub taken: u64,
-    /// When the last one went to this tier.
+    /// When the last checkpoint that went to this tier was taken.
     pub last: Option<Duration>,
-    /// How many had been taken before it.
+    /// How many checkpoints had been taken before that one.
     pub newest: Option<u64>,
 }
 
-/// Does the next checkpoint go to the tier? The first one does, then every n-th; and one after each pause of
-/// `every_seconds`. Where n is left to the session it is `tuned`, and counts from the last one that did: it may have changed since.
+/// Whether the next checkpoint goes to the tier. The first one does, then every n-th, and one after each pause of `every_seconds`. If n is
+/// left to the session, it is `tuned`. It then counts from the last checkpoint that went to the tier, because n may have changed since.
 pub fn is_due(history: &History, policy: &LevelPolicy, tuned: u64, now: Duration) -> bool {
     let by_count = match policy.every {
         Choice::Fixed(every) => history.taken.is_multiple_of(every.max(1)),
@@ -40,9 +40,9 @@ pub fn is_due(history: &History, policy: &LevelPolicy, tuned: u64, now: Duration
 /// What the root told all ranks at the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Look {
-    /// The answer for the call that was looked at.
+    /// The answer for the call in which the ranks looked.
     pub checkpoint: bool,
-    /// Somebody asked for the end.
+    /// Whether any rank has asked for the end.
     pub exit: bool,
     /// After how many further calls the ranks look again.
     pub checkpoint_calls: u64,
@@ -56,19 +56,19 @@ pub struct Cadence {
 }
 
 impl Cadence {
-    /// Counts one call; true when the ranks have to look at each other in this one.
+    /// Counts one call, and returns true if the ranks have to look at each other's state in this call.
     pub fn on_call(&mut self) -> bool {
         self.calls += 1;
         self.calls > self.next_look
     }
 
-    /// The ranks have looked: the next `calls` calls need no message.
+    /// Notes that the ranks have looked, so that the next calls up to the `calls`-th need no message.
     pub fn on_look(&mut self, calls: u64) {
         self.next_look = self.calls.saturating_add(calls.max(1) - 1);
     }
 }
 
-/// The root's measurements on which `should_checkpoint` by time or cost is based.
+/// The root's measurements, on which the answers of `should_checkpoint` by time or cost are based.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
     last_yes: Option<Duration>,
@@ -77,12 +77,11 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The root's answer at a look: is a checkpoint due now, and after how many calls to look again.
+    /// Returns the root's answer at a look: whether a checkpoint is due now, and after how many calls to look again.
     ///
-    /// `calls` is how many calls passed since the last look; `cost` is the blocking time of one checkpoint; `tuned` is the pause that the session would
-    /// choose. The next
-    /// look is planned at 90 % of the calls that fit into what is left, so that it is early rather than late, and the
-    /// ranks look every call when little is left.
+    /// `calls` is the number of calls since the last look, `cost` is the blocking time of one checkpoint, and `tuned` is the pause that the
+    /// session would choose. The next look is planned at 90 % of the calls that fit into the remaining time, so that it is early rather
+    /// than late. When little time remains, the ranks look in every call.
     pub fn look(
         &mut self,
         interval: &Interval,
@@ -117,7 +116,7 @@ impl Pace {
     }
 }
 
-/// How many calls fit into `pause`, if the last `calls` took `elapsed`; at least one, and one if nothing was measured.
+/// The number of calls that fit into `pause`, if the last `calls` took `elapsed`. It is at least one, and one if nothing was measured.
 pub fn calls_within(pause: Duration, elapsed: Option<Duration>, calls: u64) -> u64 {
     match elapsed {
         Some(elapsed) if !elapsed.is_zero() && calls > 0 => {
@@ -128,13 +127,13 @@ pub fn calls_within(pause: Duration, elapsed: Option<Duration>, calls: u64) -> u
     }
 }
 
-/// The pause between two checkpoints by time or cost; `None` when neither is configured.
+/// The pause between two checkpoints by time or cost; `None` if neither is configured.
 fn due_after(interval: &Interval, cost: Duration, tuned: Duration) -> Option<Duration> {
     let by_time = match interval.seconds {
         Choice::Auto => Some(tuned),
         Choice::Fixed(seconds) => (!seconds.is_zero()).then_some(seconds),
     };
-    // cost / (cost + pause) = p / 100. A checkpoint that was never measured is taken at once, to measure it.
+    // cost / (cost + pause) = p / 100. A checkpoint whose cost has never been measured is taken at once, so that it is measured.
     let by_cost = (interval.overhead_percent > 0.0).then(|| {
         let share = interval.overhead_percent.min(100.0) / 100.0;
         Duration::try_from_secs_f64(cost.as_secs_f64() * (1.0 - share) / share).unwrap_or(Duration::MAX)

@@ -1,10 +1,12 @@
-//! Intervals that set themselves: what checkpoints cost while the program runs, how often it fails, and how often each level is best used.
+//! Sets intervals while the program runs, from the measured costs of checkpoints and the expected failures.
 //!
-//! The root alone holds a [`Tuner`]. It is told of each checkpoint and of each commit, and of the program's steps while levels are being written and while none
-//! is. Every fifth checkpoint at most it looks for the best pattern by the exact model of [`super::intervals`], and changes its answer where
-//! that loses at least 2 % less. A level that is left to it is used more or less often, never left out.
+//! Only the root holds a [`Tuner`]. It is told of each checkpoint, of each commit, and of the program's steps, both while levels are being
+//! written and while none is. At most at every fifth checkpoint, the tuner searches for the best pattern by the exact model of
+//! [`super::intervals`], and changes its answer if the new one loses at least 2 % less. A level that is left to the tuner is used more or
+//! less often, but never left out.
 //!
-//! What it measures is what it acts on: a longer interval changes more of the state, so checkpoints cost more, and the next answer is made of that.
+//! The tuner acts on measurements that its own answers influence: after a longer interval more of the state has changed, so checkpoints
+//! cost more, and the next answer takes that into account.
 #![forbid(unsafe_code)]
 
 use super::intervals::{Best, Bounds, Conduct, LEVELS_MAX, LevelCosts, Pattern, best_within, efficiency};
@@ -14,29 +16,29 @@ use std::fmt;
 
 /// A failure ends this session with all its flushes.
 const CONDUCT: Conduct = Conduct::Engine;
-/// Checkpoints between two changes.
+/// The minimum number of checkpoints between two changes.
 const CHANGE_EVERY: u64 = 5;
-/// A change has to save so much of what is lost.
+/// The share of the loss that a change has to save.
 const GAIN: f64 = 0.02;
-/// The least slow-down assumed for a level that is written in the background: what it takes from others on shared storage is not visible
-/// here.
+/// The least slow-down that is assumed for a level that is written in the background. What such writes take from other users of shared
+/// storage cannot be measured here.
 const SLOWDOWN_LEAST: f64 = 0.01;
-/// The weight of the newest cost.
+/// The weight of the newest cost in the mean.
 const NEWEST: f64 = 0.3;
-/// As many steps make a mean at most: what was before them is forgotten.
+/// The maximum number of steps in a mean. Older steps are forgotten.
 const STEPS_MAX: f64 = 256.0;
-/// With fewer steps on either side, nothing is said about a slow-down.
+/// With fewer steps than this, with or without writes, no slow-down is computed.
 const STEPS_LEAST: f64 = 8.0;
-/// Of a program of which one checkpoint has been measured so much time goes into the second one.
+/// The share of the time that goes into the second checkpoint, while only one checkpoint of the program has been measured.
 const UNKNOWN_SHARE: f64 = 0.05;
 
-/// A cost that may change. The first value is forgotten when there is a second one: first calls make memory ready.
+/// A cost that may change. The second value replaces the first, because first calls also make memory ready.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
     seen: u64,
     value: f64,
     range: [f64; 2],
-    /// What was measured before, which holds until there are two values.
+    /// The cost in an earlier run, which holds until there are two values.
     before: Option<f64>,
 }
 
@@ -62,21 +64,21 @@ impl Cost {
     }
 }
 
-/// Something that was measured.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// What it is now, the least and the greatest.
+    /// The current value, the least and the greatest.
     pub value: [f64; 3],
-    /// How often it was measured.
+    /// The number of measurements.
     pub samples: u64,
 }
 
-/// What a tuner has measured of each level.
+/// What a tuner has measured for each level.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// Seconds from a capture until it counts there.
+    /// Seconds from a capture until it counts on the level.
     pub latency: Vec<(Level, Spread)>,
-    /// By how much the program is slower meanwhile, as a share, of levels for which there are enough steps.
+    /// The share by which the program is slower meanwhile, for levels with enough steps.
     pub slowdown: Vec<(Level, Spread)>,
 }
 
@@ -85,11 +87,11 @@ pub struct Measured {
 pub struct Start {
     /// Seconds for which a checkpoint stops the program.
     pub blocking: f64,
-    /// Seconds from a capture until it counts, of some levels.
+    /// Seconds from a capture until it counts on a level, for some levels.
     pub latency: Vec<(Level, f64)>,
 }
 
-/// Mean and spread of the newest steps.
+/// The mean and the variance of the newest steps.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
     count: f64,
@@ -105,12 +107,12 @@ impl Steps {
         self.variance += (away * (seconds - self.mean) - self.variance) / self.count;
     }
 
-    /// By how much longer they are than others, as a share, less what chance may have made.
+    /// The share by which these steps are longer than others, less the part that may be due to chance.
     fn beyond(&self, others: &Steps) -> f64 {
         self.spread(others).map_or(0.0, |spread| spread.value[1])
     }
 
-    /// By how much longer they are than others, with what chance may have made of it.
+    /// The share by which these steps are longer than others, with the range that chance allows.
     fn spread(&self, others: &Steps) -> Option<Spread> {
         if self.count < STEPS_LEAST || others.count < STEPS_LEAST || others.mean <= 0.0 {
             return None;
@@ -121,10 +123,10 @@ impl Steps {
     }
 }
 
-/// What is expected of failures.
+/// The failures that are expected.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Expected {
-    /// Failures a second that each level is the lowest to survive, in the order of [`Level::VOTED`].
+    /// Failures a second for which each level is the lowest that survives, in the order of [`Level::VOTED`].
     pub rates: [f64; LEVELS_MAX],
     /// Seconds from a failure until the job has been started again.
     pub relaunch: f64,
@@ -133,29 +135,29 @@ pub struct Expected {
 /// What a tuner may choose.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scope {
-    /// The least and the greatest interval in seconds, where the interval is left to it; otherwise it is what the program makes of it.
+    /// The shortest and the longest interval in seconds, if the interval is left to the tuner; `None` if the program determines it.
     pub segment: Option<(f64, f64)>,
-    /// The levels in use, ascending, and every how many-th checkpoint goes to each. The lowest gets all of them.
+    /// The levels in use, ascending, each with n if every n-th checkpoint goes to it. The lowest level takes all checkpoints.
     pub levels: Vec<(Level, Choice<u64>)>,
-    /// Failures.
+    /// The failures that are expected.
     pub expected: Expected,
 }
 
 impl Scope {
-    /// Is anything left to a tuner?
+    /// Is anything left to the tuner?
     pub fn is_open(&self) -> bool {
         self.segment.is_some() || self.levels.iter().any(|(_, every)| every.is_auto())
     }
 
-    /// Failures of each level in use.
+    /// The failure rate of each level in use.
     fn rates(&self) -> Vec<f64> {
         let levels: Vec<Level> = self.levels.iter().map(|(level, _)| *level).collect();
         spread(&levels, self.expected.rates)
     }
 }
 
-/// Failures a second of these levels, ascending, by those of each of [`Level::VOTED`]: where one is not among them its failures are the next higher one's; the
-/// highest gets what is left.
+/// Assigns the failure rates of [`Level::VOTED`] to these levels, ascending. If a level is not among them, its failures count as those of
+/// the next higher level. The highest level receives what remains.
 pub fn spread(levels: &[Level], rates: [f64; LEVELS_MAX]) -> Vec<f64> {
     let mut of_levels = vec![0.0; levels.len()];
     for (class, rate) in Level::VOTED.iter().zip(rates) {
@@ -167,23 +169,23 @@ pub fn spread(levels: &[Level], rates: [f64; LEVELS_MAX]) -> Vec<f64> {
     of_levels
 }
 
-/// How often, by a tuner.
+/// A tuner's answer: how often to checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     /// Seconds of work between two checkpoints.
     pub segment: f64,
-    /// Every how many-th checkpoint goes to each level in use.
+    /// For each level in use, n if every n-th checkpoint goes to it.
     pub every: Vec<u64>,
 }
 
-/// A change, and why.
+/// A change of the answer, and the reasons for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// What holds from now on.
+    /// The answer that holds from now on.
     pub answer: Answer,
-    /// The levels in use and what they cost.
+    /// The levels in use, with their costs.
     pub levels: Vec<(Level, LevelCosts)>,
-    /// The share of the time that is expected to be lost, before and now.
+    /// The share of the time that is expected to be lost, before and after the change.
     pub lost: [f64; 2],
 }
 
@@ -204,7 +206,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// Chooses intervals from measured costs and failures. Pure: the caller passes all times.
+/// Chooses intervals from measured costs and failures. It reads no clock: the caller passes all times.
 ///
 /// ```
 /// use bivouac_core::base::Level;
@@ -224,21 +226,21 @@ impl fmt::Display for Change {
 #[derive(Clone, Debug)]
 pub struct Tuner {
     scope: Scope,
-    /// Seconds of work between two checkpoints, as they were.
+    /// The measured seconds of work between two checkpoints.
     segment: Cost,
     blocking: Cost,
     latency: Vec<Cost>,
     quiet: Steps,
-    /// Steps while a level, and none above it, is being written.
+    /// For each level, the steps while it, but no level above it, is being written.
     busy: Vec<Steps>,
     answer: Answer,
     taken: u64,
-    /// How many had been taken at the last change.
+    /// How many checkpoints had been taken at the last change.
     changed: Option<u64>,
 }
 
 impl Tuner {
-    /// One that has measured nothing.
+    /// Returns a tuner that has measured nothing.
     pub fn new(scope: Scope) -> Tuner {
         let count = scope.levels.len();
         let every = scope.levels.iter().map(|(_, every)| every.fixed().unwrap_or(1).max(1)).collect();
@@ -256,7 +258,7 @@ impl Tuner {
         }
     }
 
-    /// Goes on from what an earlier run has measured: the answer is that run's, until this one has measured by itself.
+    /// Starts from the measurements of an earlier run, which determine the answer until this run has measurements of its own.
     pub fn begin_from(&mut self, start: &Start) -> Option<Change> {
         self.blocking.before = Some(start.blocking.max(0.0));
         for (level, latency) in &start.latency {
@@ -267,7 +269,7 @@ impl Tuner {
         self.choose(&[])
     }
 
-    /// What is known of the levels by now, each of which was seen at least once.
+    /// What has been measured so far, for the levels that were seen at least once.
     pub fn measured(&self) -> Measured {
         let levels = || self.scope.levels.iter().map(|(level, _)| *level);
         let latency = levels().zip(&self.latency).filter_map(|(level, cost)| Some((level, cost.spread()?)));
@@ -275,7 +277,8 @@ impl Tuner {
         Measured { latency: latency.collect(), slowdown: slowdown.collect() }
     }
 
-    /// A checkpoint was captured: `segment` seconds of work after the one before it, if there was one, and the program stood still for `blocking`.
+    /// Notes that a checkpoint was captured after `segment` seconds of work since the one before it, if there was one, and that the program
+    /// stood still for `blocking` seconds.
     pub fn on_checkpoint(&mut self, segment: Option<f64>, blocking: f64) {
         self.taken += 1;
         self.blocking.add(blocking.max(0.0));
@@ -284,14 +287,15 @@ impl Tuner {
         }
     }
 
-    /// A level has one `latency` seconds after its capture.
+    /// Notes that a checkpoint counts on a level `latency` seconds after its capture.
     pub fn on_committed(&mut self, level: Level, latency: f64) {
         if let Some(at) = self.at(level) {
             self.latency[at].add(latency.max(0.0));
         }
     }
 
-    /// The program was given `seconds` for a step, beside the writing of no level above this one, or of none.
+    /// Notes that the program took `seconds` for a step while the level `beside`, but no level above it, was being
+    /// written; `None`: no level was.
     pub fn on_step(&mut self, beside: Option<Level>, seconds: f64) {
         match beside.map(|level| self.at(level)) {
             None => self.quiet.add(seconds),
@@ -300,12 +304,13 @@ impl Tuner {
         }
     }
 
-    /// Its place among the levels in use.
+    /// The index of a level among the levels in use.
     fn at(&self, level: Level) -> Option<usize> {
         self.scope.levels.iter().position(|(of, _)| *of == level)
     }
 
-    /// Seconds from one answer of yes to the next: until something is known the least, then soon.
+    /// Seconds from one answer of yes to the next: the shortest interval until something has been measured, then a
+    /// short one, then the answer's.
     pub fn pause(&self) -> f64 {
         let blocking = self.blocking.get().unwrap_or(0.0);
         match (self.taken, self.scope.segment) {
@@ -317,17 +322,18 @@ impl Tuner {
         }
     }
 
-    /// Every how many-th checkpoint goes to a level; 1 for one that is not in use.
+    /// Returns n if every n-th checkpoint goes to a level; 1 for a level that is not in use.
     pub fn every(&self, level: Level) -> u64 {
         self.at(level).map_or(1, |at| self.answer.every[at])
     }
 
-    /// What holds now.
+    /// The current answer.
     pub fn answer(&self) -> &Answer {
         &self.answer
     }
 
-    /// What the levels cost. `pending`: how long those have been waited for that are being written now, which may be longer than they ever took.
+    /// The costs of the levels. `pending` says for how long each level that is being written has been waited for, which may already be
+    /// longer than it ever took.
     fn costs(&self, blocking: f64, pending: &[(Level, f64)]) -> Vec<LevelCosts> {
         let of = |(at, rate): (usize, f64)| {
             let level = self.scope.levels[at].0;
@@ -337,14 +343,14 @@ impl Tuner {
             let slowdown = if at == 0 { seen } else { seen.max(SLOWDOWN_LEAST) };
             let own = blocking;
             let blocking = if at == 0 { own } else { 0.0 };
-            // A restart reads what was written, and the program does its part once more.
+            // A restart reads what was written, and the program then repeats its own part.
             let costs = LevelCosts::blocking(blocking, self.scope.expected.relaunch + own + latency, rate);
             LevelCosts { latency, slowdown, ..costs }
         };
         self.scope.rates().into_iter().enumerate().map(of).collect()
     }
 
-    /// Changes the answer, if that pays and the last change is long enough ago.
+    /// Changes the answer if that pays and the last change was long enough ago.
     pub fn decide(&mut self, pending: &[(Level, f64)]) -> Option<Change> {
         let is_time = self.changed.is_none_or(|changed| self.taken >= changed + CHANGE_EVERY);
         if self.taken >= 2 && is_time { self.choose(pending) } else { None }
@@ -352,7 +358,7 @@ impl Tuner {
 
     fn choose(&mut self, pending: &[(Level, f64)]) -> Option<Change> {
         let blocking = self.blocking.get()?;
-        // A program that checkpoints by itself has an interval when it has had one.
+        // A program that chooses its own checkpoints has an interval once it has taken two.
         let bounds = self.scope.segment.or_else(|| self.segment.get().map(|segment| (segment, segment)))?;
         let mut every = [None; LEVELS_MAX];
         for (fixed, (_, choice)) in every.iter_mut().zip(&self.scope.levels) {
@@ -400,7 +406,8 @@ mod tests {
         Scope { segment, levels: levels.to_vec(), expected: Expected { rates, relaunch: 0.0 } }
     }
 
-    /// A program that runs, and what its checkpoints cost: blocking of all, seconds until the second level counts, and by how much it slows down.
+    /// A program, with the costs of its checkpoints: how long each one blocks, seconds until the second level counts, and
+    /// the slow-down meanwhile.
     struct Program {
         blocking: f64,
         latency: f64,
@@ -408,7 +415,7 @@ mod tests {
     }
 
     impl Program {
-        /// One segment and its checkpoint, with noise of a tenth.
+        /// Plays one segment and its checkpoint, with 10 % noise.
         fn go(&self, tuner: &mut Tuner, rng: &mut Rng) -> Option<Change> {
             let mut noisy = |value: f64| value * (0.9 + rng.below(2001) as f64 / 10_000.0);
             for beside in [None, Some(Level::System)] {
@@ -431,7 +438,7 @@ mod tests {
             vec![LevelCosts::blocking(self.blocking, self.blocking, rates[0]), system]
         }
 
-        /// What is lost with the tuner's answer, in parts of the least that can be.
+        /// The loss with the tuner's answer, as a multiple of the least possible loss.
         fn compared(&self, tuner: &Tuner, bounds: (f64, f64)) -> f64 {
             let truth = self.truth(tuner);
             let best = best_within(&truth, &Bounds { segment: bounds, ..Bounds::NONE }, CONDUCT).expect("a pattern");
@@ -459,7 +466,7 @@ mod tests {
         assert!(worst < 1.10, "{worst} of the least that can be lost");
     }
 
-    /// What one run has measured is where the next one begins, however wrong it has become.
+    /// A run begins with the measurements of the run before, however wrong they have become.
     #[test]
     fn a_run_goes_on_where_the_last_one_was() {
         let mut rng = Rng::new(9);
@@ -542,7 +549,7 @@ mod tests {
 
     #[test]
     fn failures_of_levels_that_are_not_there_are_those_of_the_next() {
-        // A day.
+        // The time is one day.
         let of = |levels: &[(Level, Choice<u64>)]| {
             scope(levels, None).rates().into_iter().map(|rate| (rate * DAY * 1e6).round() / 1e6).collect::<Vec<_>>()
         };

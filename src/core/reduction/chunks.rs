@@ -1,24 +1,25 @@
-//! Duplicates of chunks: at the same place as before, or anywhere in what the files of a series store.
+//! Finds duplicates of chunks, either at the same place as before or anywhere in what the files of a series store.
 //!
-//! Blocks that have not changed are passed over. The others are cut into chunks of the same length, the leaves of a tree over contiguous
-//! ranges:
-//! the node at place j of a level covers what the nodes 2j and 2j + 1 below it cover, so a level of n nodes has half as many above it,
-//! rounded up, and the root covers the block, or [`LEAVES_MAX`] chunks of a longer one. After Tan, Luettgau, Marquez, Teranishi, Morales, Bhowmick, Cappello, Taufer, Nicolae:
-//! Scalable Incremental Checkpointing using GPU-Accelerated De-Duplication (ICPP 2023), section 2.2. A leaf is
+//! Unchanged blocks are skipped. The others are cut into chunks of the same length, which are the leaves of a tree over contiguous ranges.
+//! The node at place j of a level covers what the nodes 2j and 2j + 1 below it cover. So the level above n nodes has half as many, rounded
+//! up, and the root covers the block, or [`LEAVES_MAX`] chunks of a longer block. The method follows Tan, Luettgau, Marquez, Teranishi,
+//! Morales, Bhowmick, Cappello, Taufer, Nicolae: Scalable Incremental Checkpointing using GPU-Accelerated De-Duplication (ICPP 2023),
+//! section 2.2. A leaf is
 //!
-//! - *fixed* if the chunk at its place had its digest in the version before, and what stores that may be referred to;
-//! - *shifted* if the table has its digest: a chunk that a file of the series stores, or one at a lower place of this shard;
-//! - a *first* occurrence otherwise, which enters the table.
+//! - *fixed* if the chunk at its place had the same digest in the version before, and the file that stores it may be referred to;
+//! - *shifted* if the table has its digest: a chunk that a file of the series stores, or a chunk at a lower place of this shard;
+//! - a *first* occurrence otherwise, which is entered in the table.
 //!
-//! Two fixed children make a fixed node, two first ones a first one, which enters the table with the digest of both digests. Two shifted
-//! ones make a shifted node if the table has that digest, after all first ones of the shard have entered it. What has no parent of its kind
-//! is an extent; neighbours that are stored side by side are one, also over the borders of blocks.
+//! Two fixed children make a fixed node. Two first occurrences make a first occurrence, which is entered in the table with the digest of
+//! both digests. Two shifted children make a shifted node if the table has the digest of their digests, after all first occurrences of the
+//! shard have been entered. A node without a parent of its kind is an extent. Neighbours that are stored side by side form one extent, even
+//! across the borders of blocks.
 //!
-//! `device/kernels/chunks.cu` does the same on a GPU; whoever changes one changes both.
+//! `device/kernels/chunks.cu` does the same on a GPU. A change to one must be made in both.
 //!
-//! Where the paper's algorithm 1 is unsafe this differs: the lowest place of equal chunks is the first occurrence whatever the order of the
-//! work; a chunk is never dropped because the table is full (it is then a first occurrence); pairs of fixed leaves do not spoil their
-//! parents; the root is an extent if it is of one kind; and a reference always leads to bytes that the file of its version stores itself.
+//! This differs from the paper's algorithm 1 where that is unsafe. The lowest place of equal chunks is the first occurrence, whatever the
+//! order of the work. A chunk is never dropped because the table is full; it is then a first occurrence. Pairs of fixed leaves do not spoil
+//! their parents. The root is an extent if it is of one kind. A reference always leads to bytes that the file of its version stores itself.
 
 use super::homes::{Field, Found, Home, Question, Stretch, push};
 use crate::base::Digest;
@@ -28,36 +29,36 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// What `chunk = "auto"` begins with.
+/// The shortest chunk that `chunk = "auto"` tries.
 const CHUNK_AUTO: u64 = 128;
-/// The maximum number of leaves of a tree: what a thread block of a GPU has room for.
+/// The maximum number of leaves of a tree, for which a thread block of a GPU has room.
 pub const LEAVES_MAX: u64 = 1024;
-/// Bytes that are kept of a chunk: its digest, and a part of where it is stored.
+/// The number of bytes that are kept of a chunk: its digest, and a part of the place where it is stored.
 const LEAF_BYTES: u64 = 32;
-/// Bytes of an entry of the table, which may be less than half full: it doubles when it is at seven eighths.
+/// The number of bytes of an entry of the table. The table may be less than half full, because it doubles when it is seven eighths full.
 const ENTRY_BYTES: u64 = 76;
 
 /// How chunks are put together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Grouping {
-    /// Not at all: each is looked up by itself.
+    /// Not at all: each chunk is looked up separately.
     List,
-    /// By a tree.
+    /// In a tree.
     Tree,
 }
 
-/// Chunks of a range that are stored side by side: how many, and where the first is.
+/// Chunks of a range that are stored side by side: their number, and where the first chunk is stored.
 type Run = (u32, Home);
 
-/// A region as it was.
+/// A region in the version before.
 #[derive(Default)]
 struct Before {
-    /// Its first byte among the bodies.
+    /// The offset of its first byte among the bodies.
     at: u64,
     bytes: u64,
-    /// The digests of its blocks.
+    /// The digests of the region's blocks.
     blocks: Vec<Digest>,
-    /// Those of its chunks.
+    /// The digests of the region's chunks.
     chunks: Vec<Digest>,
     /// Where the chunks of each range are stored.
     homes: Vec<Vec<Run>>,
@@ -69,7 +70,7 @@ enum Kind {
     Fixed,
     First,
     Shifted(Home),
-    /// Nothing.
+    /// They have nothing in common.
     Mixed,
 }
 
@@ -79,15 +80,15 @@ struct Node {
     kind: Kind,
 }
 
-/// What is known of a range, a block or the part of one that a tree covers, before anything is looked up for its nodes.
+/// What is known of a range (a block, or the part of a block that a tree covers) before its nodes are looked up.
 enum Piece {
-    /// It has not changed, and all that stores it may be referred to.
+    /// The range has not changed, and everything that stores it may be referred to.
     Kept(Vec<Run>),
-    /// The levels of its tree, leaves first, and where each leaf is stored.
+    /// The levels of the range's tree, leaves first, and where each leaf is stored.
     Cut(Vec<Vec<Node>>, Vec<Home>),
 }
 
-/// Digests are as good as any hash of theirs.
+/// Uses digests as hashes, because they are as good as any.
 #[derive(Default)]
 struct AsItIs(u64);
 
@@ -107,25 +108,26 @@ impl Hasher for AsItIs {
 /// The chunks of a series that a rank's files store.
 pub struct Chunks {
     chunk: u64,
-    /// Bytes of the longest shard that it has room for.
+    /// The length in bytes of the longest shard for which there is room.
     bytes: u64,
     grouping: Grouping,
-    /// Of the version that was looked at last: each region, by name.
+    /// The regions of the version that was looked at last, by name.
     regions: BTreeMap<String, Before>,
-    /// Where chunks, and the ranges of nodes, are stored that files of the series store.
+    /// Where the files of the series store chunks and the ranges of nodes, by digest.
     table: HashMap<Digest, Home, BuildHasherDefault<AsItIs>>,
-    /// The entries that it may have.
+    /// The maximum number of entries in the table.
     most: usize,
 }
 
-/// The length of chunks with which the tables of a shard of so many bytes take `budget` bytes at most; `None` if the longest is too short.
+/// The length of chunks with which the tables of a shard of `bytes` bytes take at most `budget` bytes; `None` if even the
+/// longest chunks are too short.
 pub fn chunk_that_fits(bytes: u64, budget: u64, wanted: Option<u64>, grouping: Grouping) -> Option<u64> {
     let entries = if grouping == Grouping::Tree { 2 } else { 1 };
     let takes = |chunk: u64| bytes.div_ceil(chunk).saturating_mul(LEAF_BYTES + entries * ENTRY_BYTES);
     chunk_of(wanted, |chunk| takes(chunk) <= budget)
 }
 
-/// The length that is asked for, or else the shortest, if its tables fit.
+/// The wanted length if its tables fit; without one, the shortest length whose tables fit.
 pub fn chunk_of(wanted: Option<u64>, fits: impl Fn(u64) -> bool) -> Option<u64> {
     let mut lengths =
         std::iter::successors(Some(CHUNK_AUTO), |chunk| Some(chunk * 2)).take_while(|chunk| *chunk <= CHUNK_MAX);
@@ -135,34 +137,34 @@ pub fn chunk_of(wanted: Option<u64>, fits: impl Fn(u64) -> bool) -> Option<u64> 
     }
 }
 
-/// The bytes that a tree covers.
+/// The number of bytes that a tree covers.
 pub fn range_bytes(block: u64, chunk: u64) -> u64 {
     block.min(LEAVES_MAX * chunk)
 }
 
 impl Chunks {
-    /// Without any, for shards of so many bytes, whose tables take `budget` bytes at most.
+    /// Returns an empty set of chunks for shards of `bytes` bytes, whose tables take at most `budget` bytes.
     pub fn new(chunk: u64, grouping: Grouping, bytes: u64, budget: u64) -> Chunks {
         let left = budget.saturating_sub(bytes.div_ceil(chunk) * LEAF_BYTES);
         Chunks { bytes, ..Chunks::with_entries(chunk, grouping, left / ENTRY_BYTES) }
     }
 
-    /// Without any, for shards of any length, with room for so many entries.
+    /// Returns an empty set of chunks for shards of any length, with room for `most` entries.
     pub fn with_entries(chunk: u64, grouping: Grouping, most: u64) -> Chunks {
         let most = most.try_into().unwrap_or(usize::MAX);
         Chunks { chunk, bytes: u64::MAX, grouping, regions: BTreeMap::new(), table: HashMap::default(), most }
     }
 
-    /// Has it room for a shard of so many bytes? A little longer ones lose some entries.
+    /// Is there room for a shard of this many bytes? A slightly longer shard loses some entries.
     pub fn has_room_for(&self, bytes: u64) -> bool {
         bytes <= self.bytes.saturating_add(self.bytes / 4)
     }
 
-    /// Looks at the next version of the series, and says where its bytes are stored. `read` has the bytes of a block of a field, of those that
-    /// have changed.
+    /// Looks at the next version of the series, and returns where its bytes are stored. `read` returns the bytes of a block of a field, and
+    /// is called for blocks that have changed.
     ///
     /// # Errors
-    /// Those of `read`; of what was looked at before, most is forgotten.
+    /// Those of `read`; most of what was known of earlier versions is then forgotten.
     pub fn look<'b, E>(
         &mut self,
         asked: &Question,
@@ -198,7 +200,7 @@ impl Chunks {
         Ok(found)
     }
 
-    /// Lets go of what files may not refer to any more, when the table is nearly full.
+    /// Drops entries to which files may no longer refer, when the table is nearly full.
     fn make_room(&mut self, asked: &Question) {
         if self.table.len() > self.most / 5 * 4 {
             let last = asked.allowed.iter().max().copied().unwrap_or_default();
@@ -234,8 +236,8 @@ impl Chunks {
         }
     }
 
-    /// Learns from the digests of blocks what versions have stored that were not looked at: as if the one before had been. Chunks of such a block
-    /// are hashed once.
+    /// Learns from the digests of blocks what versions that were not looked at have stored, as if the version before had been looked at.
+    /// Chunks of such a block are hashed once.
     fn learn<'b, E>(
         &mut self,
         asked: &Question,
@@ -277,7 +279,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// A region of which nothing is known: no block has these digests.
+    /// A region of which nothing is known. No block has the digests that it contains.
     fn unknown(&self, field: &Field, range: u64) -> Before {
         let nowhere = Home { operation: u64::MAX, offset: 0 };
         let chunks = field.bytes.div_ceil(self.chunk) as usize;
@@ -292,7 +294,7 @@ impl Chunks {
         }
     }
 
-    /// Where each chunk of some runs is stored.
+    /// Where each chunk of these runs is stored.
     fn each(&self, runs: &[Run]) -> impl Iterator<Item = Home> {
         let chunk = self.chunk;
         runs.iter().flat_map(move |(count, home)| {
@@ -301,7 +303,7 @@ impl Chunks {
         })
     }
 
-    /// Chunks that are stored there, as runs.
+    /// Combines places where chunks are stored into runs.
     fn runs(&self, homes: Vec<Home>) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for home in homes {
@@ -313,13 +315,13 @@ impl Chunks {
         runs
     }
 
-    /// Where a digest is stored that the file of a version may refer to.
+    /// Where a digest is stored, if the file of the version may refer to that place.
     fn find(&self, digest: &Digest, asked: &Question) -> Option<Home> {
         let may = |home: &&Home| home.operation == asked.operation || asked.may_refer(home);
         self.table.get(digest).filter(may).copied()
     }
 
-    /// Enters a digest, unless it is there or there is no room. Of places in one version the lowest stays.
+    /// Enters a digest, unless it is in the table or the table has no room. Of several places in one version, the lowest is kept.
     fn insert(&mut self, digest: Digest, home: Home, asked: &Question) {
         let is_full = self.table.len() >= self.most;
         match self.table.get_mut(&digest) {
@@ -352,7 +354,7 @@ impl Chunks {
         Ok(chunks)
     }
 
-    /// Cuts what has changed of a field, whose chunks have these digests; first occurrences enter the table.
+    /// Cuts the changed parts of a field, whose chunks have these digests. First occurrences are entered in the table.
     fn cut(&mut self, asked: &Question, index: usize, chunks: &[Digest], old: &Before) -> Vec<Piece> {
         let (field, range) = (&asked.fields[index], range_bytes(asked.block, self.chunk));
         let per_range = (range / self.chunk) as usize;
@@ -372,7 +374,7 @@ impl Chunks {
         parts
     }
 
-    /// The leaves of a range whose chunks have these digests, and the tree above them.
+    /// Finds the leaves of a range whose chunks have these digests, and builds the tree above them.
     fn cut_range(&mut self, asked: &Question, offset: u64, digests: &[Digest], old: &[Digest], runs: &[Run]) -> Piece {
         let operation = asked.operation;
         let before: Vec<(Digest, Home)> = old.iter().copied().zip(self.each(runs)).collect();
@@ -380,7 +382,7 @@ impl Chunks {
         for (index, digest) in digests.iter().enumerate() {
             let own = Home { operation, offset: offset + index as u64 * self.chunk };
             let fixed = before.get(index).filter(|(old, home)| old == digest && asked.may_refer(home));
-            // Runs of one chunk make a first range of it, of which later ones are found as a whole.
+            // A series of equal chunks becomes a range of first occurrences, as which later ones are found as a whole.
             let repeats = nodes.last().is_some_and(|left: &Node| left.kind == Kind::First && left.digest == *digest);
             let is_first = asked.is_whole() || (repeats && self.grouping == Grouping::Tree);
             let shifted = || self.find(digest, asked).filter(|_| !is_first);
@@ -410,7 +412,7 @@ impl Chunks {
         Piece::Cut(levels, homes)
     }
 
-    /// Looks for ranges that were found chunk by chunk, now that all first occurrences are in the table.
+    /// Looks up ranges whose chunks were found one by one, now that all first occurrences are in the table.
     fn look_up(&self, asked: &Question, part: &mut Piece) {
         let Piece::Cut(levels, _) = part else { return };
         for level in 1..levels.len() {
@@ -423,7 +425,7 @@ impl Chunks {
         }
     }
 
-    /// Where the chunks of a range are stored: each as the highest node above it says that is of one kind.
+    /// Where the chunks of a range are stored, each according to the highest node above it that is of one kind.
     fn homes(&self, asked: &Question, part: Piece) -> Vec<Run> {
         let (levels, mut homes) = match part {
             Piece::Kept(runs) => return runs,
@@ -435,7 +437,7 @@ impl Chunks {
         self.runs(homes)
     }
 
-    /// Puts what is found for a node in the place of what was found for each of its leaves.
+    /// Replaces what was found for each leaf of a node by what was found for the node.
     fn settle(&self, levels: &[Vec<Node>], homes: &mut [Home], level: usize, index: usize) {
         let Some(node) = levels[level].get(index) else { return };
         match node.kind {
@@ -454,7 +456,7 @@ impl Chunks {
     }
 }
 
-/// The node above one or two others: with the digest of the only one, or of the digests of both.
+/// The node above one or two nodes. It has the digest of the only node, or the digest of both digests.
 fn above(children: &[Node]) -> Node {
     let is_all = |kind: Kind| children.iter().all(|child| child.kind == kind);
     let kind = match (is_all(Kind::Fixed), is_all(Kind::First)) {
@@ -484,7 +486,7 @@ mod tests {
     use crate::format::{Region, RegionKind, ShardMeta};
     use std::convert::Infallible;
 
-    /// A shard with these regions: its head and its bodies.
+    /// A shard with these regions, as its head and its bodies.
     fn shard(operation: u64, regions: &[&[u8]]) -> (Head, Vec<u8>) {
         let region = |(index, bytes): (usize, &&[u8])| {
             Region::of_bytes(index.to_string(), RegionKind::Array, bytes.len() as u64)
@@ -519,7 +521,7 @@ mod tests {
         extents(&head, &found, allowed)
     }
 
-    /// Chunks of one letter each.
+    /// Returns a chunk for each letter, filled with that letter.
     fn of(letters: &str) -> Vec<u8> {
         letters.bytes().flat_map(|letter| [letter; 32]).collect()
     }
@@ -543,7 +545,7 @@ mod tests {
             assert_eq!(look(&mut chunks, 1, &[], &[&of("abcdefg")]), None);
             let second = look(&mut chunks, 2, &[1], &[&of("abcXefg")]);
             assert_eq!(second, Some(vec![taken(3, 0, 0), own(1), taken(3, 0, 4)]), "{grouping:?}");
-            // What 2 has stored is taken from 2, and what it has taken from 1 from there: one hop.
+            // What version 2 has stored is taken from 2, and what 2 has taken from 1 is taken from 1: one hop.
             let third = look(&mut chunks, 3, &[1, 2], &[&of("aYcXefg")]);
             assert_eq!(third, Some(vec![taken(1, 0, 0), own(1), taken(1, 0, 2), taken(1, 1, 3), taken(3, 0, 4)]));
         }
@@ -558,10 +560,10 @@ mod tests {
         assert_eq!(second, [taken(4, 0, 4), own(1), same(1, 4), taken(1, 0, 128), same(1, 4), same(1, 4)]);
     }
 
-    /// What a tree is for: chunks that each occurred somewhere before lie in one piece somewhere else.
+    /// Shows what a tree is for: chunks that each occurred somewhere before are in one piece somewhere else.
     #[test]
     fn a_tree_takes_a_range_where_a_list_takes_chunks_from_wherever_they_were_first() {
-        // Eight chunks that occur in another order before, and then as they are.
+        // The eight chunks occur first in another order, and then in this order.
         let mut tree = chunks(Grouping::Tree);
         look(&mut tree, 1, &[], &[&of("hgfedcba"), &of("abcdefgh")]);
         let moved = look(&mut tree, 2, &[1], &[&of("12345678"), &of("hgfedcba"), &of("abcdefgh")]).unwrap();
@@ -572,7 +574,7 @@ mod tests {
         assert_eq!(moved.len(), 1 + 1 + 8, "{moved:?}");
     }
 
-    /// An array of zeros is no rare thing.
+    /// Arrays of zeros are common.
     #[test]
     fn a_tree_stores_a_block_of_what_repeats_itself_and_finds_the_others_whole() {
         let zeros = |blocks: usize| vec![0u8; blocks * 4096];
@@ -605,7 +607,7 @@ mod tests {
         let mut chunks = Chunks::new(32, Grouping::Tree, 256, 8 * LEAF_BYTES + 2 * ENTRY_BYTES);
         look(&mut chunks, 1, &[], &[&of("abcdefgh")]);
         assert!(chunks.table.len() <= 2);
-        // Fixed ones need no table.
+        // Fixed chunks need no table.
         assert_eq!(look(&mut chunks, 2, &[1], &[&of("abcdefgh")]), Some(vec![taken(8, 0, 0)]));
         let moved = look(&mut chunks, 3, &[1], &[&of("hgfedcba")]).unwrap();
         assert_eq!(moved.iter().map(|extent| extent.length).sum::<u64>(), 256);

@@ -1,4 +1,4 @@
-//! Where bytes are stored, and the extents that this comes to.
+//! Where bytes are stored, and the extents that follow from this.
 
 use crate::base::Digest;
 use crate::format::extents::EXTENTS_MAX;
@@ -8,17 +8,17 @@ use crate::format::{Region, RegionKind};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Where a byte is stored: by the files of which checkpoint, and as which byte of its bodies.
+/// The place where a byte is stored, given by a checkpoint, whose files hold it, and an offset within the bodies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Home {
     /// The operation of the checkpoint.
     pub operation: u64,
-    /// The byte.
+    /// The offset of the byte.
     pub offset: u64,
 }
 
 impl Home {
-    /// So many bytes behind it.
+    /// The place `bytes` bytes further on.
     pub fn behind(self, bytes: u64) -> Home {
         Home { offset: self.offset + bytes, ..self }
     }
@@ -27,13 +27,13 @@ impl Home {
 /// Bytes of a region that are stored side by side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch {
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
-    /// Where the first is.
+    /// Where the first byte is stored.
     pub home: Home,
 }
 
-/// Appends a stretch to others: it extends the last one if it is stored next to that.
+/// Appends a stretch to others. If it is stored right after the last one, that one is extended.
 pub(super) fn push(stretches: &mut Vec<Stretch>, next: Stretch) {
     match stretches.last_mut() {
         Some(last) if last.home.behind(last.bytes) == next.home => last.bytes += next.bytes,
@@ -44,14 +44,14 @@ pub(super) fn push(stretches: &mut Vec<Stretch>, next: Stretch) {
 /// Where all bytes of some regions of a shard are stored, by the regions' names.
 pub type Found = BTreeMap<String, Vec<Stretch>>;
 
-/// A region whose chunks are looked at.
+/// A region whose chunks are searched for.
 #[derive(Clone, Debug)]
 pub struct Field {
-    /// Its name.
+    /// The name of the region.
     pub name: String,
-    /// Its first byte, counted from the start of the bodies: a multiple of 4096.
+    /// The offset of its first byte from the start of the bodies, a multiple of 4096.
     pub at: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
     /// The digests of its blocks.
     pub blocks: Vec<Digest>,
@@ -65,13 +65,13 @@ impl Field {
         Field { name: region.name.clone(), at: region.offset, bytes: region.bytes, blocks }
     }
 
-    /// Where the bytes of a block lie among the bodies.
+    /// Where the bytes of a block are among the bodies.
     pub fn block(&self, index: u64, block: u64) -> Range<usize> {
         let (start, end) = (index * block, self.bytes.min((index + 1) * block));
         (self.at + start) as usize..(self.at + end) as usize
     }
 
-    /// The array regions of a shard of which `is_asked` says yes.
+    /// The array regions of a shard for which `is_asked` returns true.
     pub fn of(head: &Head, is_asked: impl Fn(&str) -> bool) -> Vec<Field> {
         let block = u64::from(head.header.block_size);
         let regions = head.meta.regions.iter();
@@ -80,37 +80,37 @@ impl Field {
     }
 }
 
-/// Bytes of a field.
+/// A part of a field, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// Index of the field.
+    /// The index of the field.
     pub field: usize,
-    /// The first byte, counted from the start of the field: where a chunk begins.
+    /// The offset of its first byte from the start of the field. A chunk begins there.
     pub start: u64,
-    /// How many, up to where a chunk ends.
+    /// The number of bytes, up to the end of a chunk.
     pub bytes: u64,
 }
 
-/// The next version of a series, for whoever looks at its chunks.
+/// The next version of a series, as a question about its chunks.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
-    /// Its operation.
+    /// The operation of the version.
     pub operation: u64,
-    /// The checkpoints whose files may be referred to; none: its own file is to hold all of it.
+    /// The checkpoints whose files may be referred to. If there are none, the version's own file is to hold all its bytes.
     pub allowed: Vec<u64>,
-    /// Bytes of a block.
+    /// The length of a block, in bytes.
     pub block: u64,
-    /// The regions.
+    /// The regions of the version.
     pub fields: Vec<Field>,
-    /// What the file of the version before, of this operation, stores itself, although it was said to be stored elsewhere. Nothing is made of it where
-    /// a field lies elsewhere than it did, or has another length.
+    /// The operation of the version before, and what its file stores itself although it was said to be stored elsewhere. This is ignored
+    /// for a field that has moved or has another length.
     pub kept: Option<(u64, Vec<Part>)>,
-    /// Where blocks are stored, by their digests alone, as far as that is known. It is of use where the version before has not been looked at.
+    /// Where blocks are stored, if their digests alone show it. This is of use if the version before has not been looked at.
     pub known: Found,
 }
 
 impl Question {
-    /// The version before that has stored more than was said, and what, if it may be referred to.
+    /// The operation of the version before and what its file stores beyond what was said, if that file may be referred to.
     pub fn kept(&self) -> Option<(u64, &[Part])> {
         let may = |kept: &&(u64, Vec<Part>)| self.allowed.contains(&kept.0);
         self.kept.as_ref().filter(may).map(|(operation, parts)| (*operation, &parts[..]))
@@ -125,8 +125,9 @@ impl Question {
     }
 }
 
-/// The extents of a shard whose bytes are stored there; files of `allowed` checkpoints may be referred to, each by its place in that list. What
-/// is stored by others, and what nothing is known of, its own file stores. `None` if that is all, or if there are more extents than a file may have.
+/// The extents of a shard whose bytes are stored at these places. Files of `allowed` checkpoints may be referred to, each by its index in
+/// that list. The shard's own file stores whatever others store, and everything about which nothing is known. `None` if the own file stores
+/// everything, or if there are more extents than a file may have.
 pub fn extents(head: &Head, found: &Found, allowed: &[u64]) -> Option<Vec<Extent>> {
     let operation = head.header.key.operation;
     let mut extents = Vec::new();
@@ -149,14 +150,14 @@ pub fn extents(head: &Head, found: &Found, allowed: &[u64]) -> Option<Vec<Extent
     (is_reduced && !is_too_much).then_some(extents)
 }
 
-/// The extents of a shard whose file stores all of it.
+/// The extents of a shard whose file stores all its bytes.
 pub fn all_own(head: &Head) -> Vec<Extent> {
     let regions = head.meta.regions.iter().filter(|region| region.bytes > 0);
     regions.map(|region| Extent { length: region.bytes, stored: Stored::Own }).collect()
 }
 
-/// What of a shard its file stores itself although it was found elsewhere: at places that may not be referred to, or all of it where the file is whole.
-/// Parts of fields, of which these are the names.
+/// The parts of a shard that its file stores itself although they were found elsewhere: those at places that may not be referred to, or all
+/// of them if the file is whole. The parts belong to fields, whose names are `names`.
 pub fn kept(found: &Found, names: &[String], operation: u64, allowed: &[u64], is_whole: bool) -> Vec<Part> {
     let mut kept = Vec::new();
     for (field, stretches) in names.iter().enumerate().filter_map(|(field, name)| Some((field, found.get(name)?))) {

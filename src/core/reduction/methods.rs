@@ -1,27 +1,27 @@
-//! By which method each region of a shard is reduced.
+//! Decides by which method each region of a shard is reduced.
 
 use super::chunks::Grouping;
 use crate::config::{Method, ReductionConfig};
 use std::collections::HashMap;
 
-/// What is looked for of a region in earlier files.
+/// What is searched for in earlier files, for a region.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Way {
-    /// Nothing.
+    /// Nothing is searched for.
     Full,
     /// Blocks that have not changed.
     Blocks,
     /// Chunks.
     Chunks {
-        /// How they are put together.
+        /// How the chunks are put together.
         grouping: Grouping,
-        /// Their length, unless what fits is to be taken.
+        /// The length of the chunks; `None`: the shortest one that fits.
         chunk: Option<u64>,
     },
 }
 
 impl Way {
-    /// The way of a method, unless most of a region changes.
+    /// The search that belongs to a method, unless most of a region changes.
     pub fn of(method: Method, chunk: Option<u64>) -> Way {
         match method {
             Method::Full => Way::Full,
@@ -37,7 +37,8 @@ impl Way {
     }
 }
 
-/// Above this share of changed blocks, so often in a row, a region is not worth a look at its chunks, until it falls below the other.
+/// If a larger share of a region's blocks than the first number changes this many times in a row, its chunks are not worth a look until the
+/// share falls below [`BELOW`].
 const ABOVE: (f64, u32) = (0.6, 2);
 const BELOW: f64 = 0.4;
 
@@ -55,14 +56,14 @@ impl Mood {
     }
 }
 
-/// What is configured, and what regions whose method is `auto` have shown.
+/// The configured methods, and what has been observed of regions whose method is `auto`.
 pub struct Methods {
     config: ReductionConfig,
     moods: HashMap<(String, String), Mood>,
 }
 
 impl Methods {
-    /// As configured.
+    /// Starts with the configured methods.
     pub fn new(config: &ReductionConfig) -> Methods {
         Methods { config: config.clone(), moods: HashMap::new() }
     }
@@ -75,7 +76,8 @@ impl Methods {
         (wish.or(own.map(|own| own.method)).unwrap_or(self.config.method), chunk)
     }
 
-    /// What is to be looked for of a region of the next version, of which `changed` says what share of the blocks has changed, if that is known.
+    /// What to search for in earlier files, for a region of the next version. `changed` returns the share of its blocks that has changed,
+    /// if that is known.
     pub fn way(
         &mut self,
         name: &str,
@@ -106,7 +108,7 @@ mod tests {
         let shares = [0.9, 0.5, 0.9, 0.9, 0.5, 0.41, 0.39, 0.7, 0.3, 0.61, 0.61];
         let ways: Vec<bool> = shares.map(|share| methods.way("heat", "t", None, || Some(share)).is_chunked()).to_vec();
         assert_eq!(ways, [true, true, true, false, false, false, true, true, true, true, false]);
-        // Each region has its own.
+        // Each region has its own state.
         assert!(
             methods.way("heat", "u", None, || None).is_chunked()
                 && !methods.way("heat", "t", None, || None).is_chunked()

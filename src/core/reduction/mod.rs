@@ -1,12 +1,13 @@
-//! What of a checkpoint earlier files hold already. Pure.
+//! Finds what earlier files already hold of a checkpoint. Nothing here does I/O.
 //!
-//! [`Versions`] knows the shards of a series that a rank has captured in this run, by their digests, and what the file of each stores
-//! itself. Of a new shard it says how many bytes it could leave to each of them, and, when the root has chosen which of them files may refer
-//! to, the extents of its packed form ([`crate::format::packed`]) by whole blocks. [`Chunks`] makes them of chunks of 32 B to 4 KiB, which may have
-//! moved. [`Worth`] says whether to compress what is left.
+//! [`Versions`] knows the shards of a series that a rank has captured in this run, by their digests, and what the file of each shard stores
+//! itself. For a new shard it says how many bytes the shard could leave to each of these files. Once the root has chosen to which of them
+//! files may refer, it gives the extents of the packed form ([`crate::format::packed`]) by whole blocks. [`Chunks`] makes extents of chunks
+//! of 32 B to 4 KiB, which may have moved. [`Worth`] says whether compressing the rest pays.
 //!
-//! A block or chunk is unchanged if its length and its digest are equal. Two different ones agree with a probability of 2^-64 at most for a
-//! comparison, with half of the digest's bits given away: 10^12 comparisons take one for the other with 5 * 10^-8. Nothing later would see it.
+//! A block or chunk is unchanged if its length and its digest are equal. In one comparison, two different ones agree with a probability of
+//! at most 2^-64, with half of the digest's bits given away. So 10^12 comparisons mistake one for another with a probability of 5 * 10^-8.
+//! No later check would notice this.
 #![forbid(unsafe_code)]
 
 mod chunks;

@@ -1,4 +1,4 @@
-//! The shards of one series that this rank has captured, as far as files may still refer to them.
+//! The shards of one series that this rank has captured, as long as files may still refer to them.
 
 use super::homes::{Found, Home, Stretch, push};
 use crate::base::Digest;
@@ -11,18 +11,18 @@ use std::sync::Arc;
 /// The packed form of a shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Extents {
-    /// The checkpoints that it refers to.
+    /// The checkpoints to which the shard refers.
     pub sources: Vec<SourceKey>,
-    /// All extents.
+    /// All extents of the shard.
     pub extents: Vec<Extent>,
 }
 
 struct Version {
     key: SourceKey,
     head: Arc<Head>,
-    /// Which blocks its file stores itself; `None`: that is not decided.
+    /// Which blocks the version's file stores itself; `None`: not decided yet.
     own: Option<Vec<bool>>,
-    /// Bytes of its bodies that its file stores itself.
+    /// The number of bytes of the bodies that the version's file stores itself.
     stored: u64,
 }
 
@@ -31,7 +31,7 @@ impl Version {
         self.own.as_ref().is_some_and(|own| own[block])
     }
 
-    /// Its region that stands for one of another shard: of the same name, kind and length, and cut into the same blocks.
+    /// This version's counterpart of a region of another shard: an array of the same name and length, cut into blocks of the same length.
     fn twin(&self, head: &Head, region: &Region) -> Option<&Region> {
         let is_same = |twin: &&Region| (twin.kind, twin.bytes) == (RegionKind::Array, region.bytes);
         let is_cut_alike = self.head.header.block_size == head.header.block_size;
@@ -39,34 +39,36 @@ impl Version {
     }
 }
 
-/// In a rank's report on an earlier checkpoint ([`Versions::uses`]) the bytes that its file stores are under its operation with this bit.
+/// In a rank's report on an earlier checkpoint ([`Versions::uses`]), the number of bytes that the checkpoint's file stores has the
+/// checkpoint's operation with this bit as its key.
 pub const STORED: u64 = 1 << 63;
 
 /// The versions of a series.
 #[derive(Default)]
 pub struct Versions {
-    /// By operation.
+    /// The versions by their operations.
     list: BTreeMap<u64, Version>,
-    /// The last one that was decided by chunks, and the bytes that it takes from each of its sources.
+    /// The last version that was decided by chunks, and the bytes that it takes from each of its sources.
     last: Option<(u64, BTreeMap<u64, u64>)>,
     by_chunks: bool,
-    /// What files may refer to by the last choice that this rank has acted on.
+    /// The checkpoints to which files may refer by the last choice on which this rank has acted.
     chosen: Option<Vec<u64>>,
-    /// How many were captured, and how many of the last ones have found nothing in what they might have referred to.
+    /// The number of versions that were captured, and how many of the last ones found nothing in the files to which
+    /// they might have referred.
     captured: u64,
     misses: u32,
 }
 
-/// Attempts that have found nothing are at most this many doublings apart.
+/// Attempts after failed attempts are at most this many doublings apart.
 const MISSES_MAX: u32 = 4;
 
 impl Versions {
-    /// More than unchanged blocks is going to be found from now on.
+    /// From now on, more than unchanged blocks is searched for.
     pub fn by_chunks(&mut self) {
         self.by_chunks = true;
     }
 
-    /// A shard was captured. Its file stores all of it (`is_whole`), or that is still to be decided.
+    /// Notes that a shard was captured. Its file stores the whole shard (`is_whole`), or that is still to be decided.
     pub fn captured(&mut self, key: SourceKey, head: Arc<Head>, is_whole: bool) {
         let operation = key.key.operation;
         self.captured += 1;
@@ -76,7 +78,7 @@ impl Versions {
         }
     }
 
-    /// What files may refer to, as far as that can be told before it is chosen: as by the last choice, and what came later.
+    /// The checkpoints to which files may be expected to refer before the root has chosen: those of the last choice, and later ones.
     pub fn expected(&self) -> Vec<u64> {
         let newest = self.chosen.iter().flatten().max();
         let is_expected = |operation: &&u64| match &self.chosen {
@@ -86,15 +88,16 @@ impl Versions {
         self.list.keys().filter(is_expected).copied().collect()
     }
 
-    /// Files may refer to these, by the root's choice.
+    /// Notes the root's choice of checkpoints to which files may refer.
     pub fn chosen(&mut self, operations: Vec<u64>) {
         self.chosen = Some(operations);
     }
 
-    /// This rank's report on a shard before anybody has chosen what its file may refer to: by operation, how many of its bytes the files of
-    /// each earlier one store, and (with [`STORED`]) how many these store in all. Each byte counts at the latest that has it. `found` is
-    /// what chunks have found already. Otherwise it is not known yet: as much as the time before, and all that the last one stores. Only
-    /// regions that are asked for refer to any.
+    /// Returns this rank's report on a shard before the root has chosen to which checkpoints its file may refer. By operation, the report
+    /// says how many of the shard's bytes the file of each earlier checkpoint stores, and (with [`STORED`]) how many bytes that file stores
+    /// in all. Each byte counts for the latest checkpoint that has it. `found` is what has been found by chunks already. If that is not
+    /// known yet, the report assumes as much as the time before, and all that the last file stores. Only regions for which `is_asked`
+    /// returns true count.
     pub fn uses(&self, operation: u64, found: Option<&Found>, is_asked: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
         let Some(version) = self.list.get(&operation) else { return Vec::new() };
         let decided = || self.list.range(..operation).filter(|(_, earlier)| earlier.own.is_some());
@@ -118,7 +121,7 @@ impl Versions {
             let known = uses.entry(source).or_default();
             *known = bytes.max(*known);
         }
-        // What it refers to stays, so an attempt that finds nothing has its price.
+        // The checkpoints in the report are kept, so an attempt that finds nothing has a cost.
         let guess = self.last.as_ref().filter(|_| found.is_none() && self.is_hopeful(self.captured));
         if let Some((last, expected)) = guess {
             let all = stored.get(last).map(|bytes| (*last, *bytes));
@@ -130,23 +133,23 @@ impl Versions {
         uses.into_iter().chain(stored.into_iter().map(|(operation, bytes)| (operation | STORED, bytes))).collect()
     }
 
-    /// Is that one of those that attempt to find chunks, after attempts that have found none?
+    /// Does this version try to find chunks again, after attempts that have found none?
     fn is_hopeful(&self, captured: u64) -> bool {
         captured.is_multiple_of(1 << self.misses.min(MISSES_MAX))
     }
 
-    /// Are the chunks of a shard that is stored whole worth looking at? Only for the next attempt to find them again.
+    /// Are the chunks of a shard that is stored whole worth a look? They are only if the next attempt is to find them again.
     pub fn is_worth_a_look(&self) -> bool {
         self.misses == 0 || self.is_hopeful(self.captured + 1)
     }
 
-    /// Its file stores all of it, and nobody has looked at its chunks.
+    /// Notes that a version's file stores the whole shard, and that nobody has looked at its chunks.
     pub fn passed_over(&mut self, operation: u64) {
         self.whole(operation);
         self.last = None;
     }
 
-    /// Those of the checkpoints that files may refer to of which this rank knows what their files store.
+    /// Those of the checkpoints to which files may refer for which this rank knows what their files store.
     pub fn known(&self, allowed: &[SourceKey]) -> Vec<SourceKey> {
         let is_known = |source: &&SourceKey| {
             let version = self.list.get(&source.key.operation);
@@ -155,7 +158,8 @@ impl Versions {
         allowed.iter().filter(is_known).copied().collect()
     }
 
-    /// What share of a region's blocks has changed since the newest version before, if that has the like; `blocks` are their digests.
+    /// The share of a region's blocks that has changed since the newest version before, if that version has the same region; `blocks` are
+    /// the digests of the blocks.
     pub fn changed(&self, operation: u64, region: &str, bytes: u64, blocks: &[Digest]) -> Option<f64> {
         let (_, newest) = self.list.range(..operation).next_back()?;
         let twin = newest.head.region(region).filter(|twin| twin.bytes == bytes)?;
@@ -164,8 +168,8 @@ impl Versions {
         (!blocks.is_empty()).then(|| changed as f64 / blocks.len() as f64)
     }
 
-    /// Where the blocks of some regions of a shard are stored: by the latest of these known checkpoints that stores it at its place, or
-    /// else by its own file.
+    /// Where the blocks of some regions of a shard are stored: in the file of the latest of the `known` checkpoints that stores the same
+    /// block at the same place, or otherwise in the shard's own file.
     pub fn unchanged(&self, operation: u64, known: &[SourceKey], is_asked: impl Fn(&str) -> bool) -> Found {
         let mut found = Found::new();
         let Some(version) = self.list.get(&operation) else { return found };
@@ -191,8 +195,8 @@ impl Versions {
         found
     }
 
-    /// Notes what of a shard is stored where: the extents refer to `allowed` checkpoints, all of which
-    /// are known. Those that are not in use are left out of what is returned.
+    /// Notes where each part of a shard is stored. The extents refer to `allowed` checkpoints, all of which are known. The result leaves
+    /// out checkpoints that are not in use.
     pub fn decided(&mut self, operation: u64, allowed: &[SourceKey], mut extents: Vec<Extent>) -> Option<Extents> {
         let version = self.list.get_mut(&operation).filter(|version| version.own.is_none())?;
         let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
@@ -219,7 +223,7 @@ impl Versions {
         Some(Extents { sources, extents })
     }
 
-    /// Its file stores all of it after all.
+    /// Notes that a version's file stores the whole shard after all.
     pub fn whole(&mut self, operation: u64) {
         if let Some(version) = self.list.get_mut(&operation) {
             version.own = Some(vec![true; version.head.digests.len()]);
@@ -228,26 +232,26 @@ impl Versions {
         self.last = self.by_chunks.then(|| (operation, BTreeMap::new()));
     }
 
-    /// Files might have referred to earlier ones, and chunks have found nothing there.
+    /// Notes that files might have referred to earlier ones, but chunks have found nothing there.
     pub fn missed(&mut self) {
         self.misses = self.misses.saturating_add(1);
     }
 
-    /// It came to no file that others may refer to.
+    /// Forgets a version if no file of it was made to which others may refer.
     pub fn forget_undecided(&mut self, operation: u64) {
         if self.list.get(&operation).is_some_and(|version| version.own.is_none()) {
             self.list.remove(&operation);
         }
     }
 
-    /// Only these are still of use, and later ones than the last of them.
+    /// Keeps only these versions, and those that are later than the last of them.
     pub fn keep(&mut self, operations: &[u64]) {
         let last = operations.iter().max().copied().unwrap_or_default();
         self.list.retain(|operation, _| *operation > last || operations.contains(operation));
     }
 }
 
-/// The blocks of a shard that are stored by its own file as a whole.
+/// The blocks of a shard that its own file stores entirely.
 fn own_blocks(head: &Head, extents: &[Extent]) -> Vec<bool> {
     let mut own = vec![true; head.digests.len()];
     let (mut rest, block) = (extents.iter(), u64::from(head.header.block_size));
@@ -266,7 +270,7 @@ fn own_blocks(head: &Head, extents: &[Extent]) -> Vec<bool> {
     own
 }
 
-/// For each block of the regions that are asked for the first of these versions whose file stores its like at the same place.
+/// For each block of the regions that are asked for: the first of these versions whose file stores an equal block at the same place.
 fn owners(head: &Head, versions: &[&Version], is_asked: impl Fn(&str) -> bool) -> Vec<Option<usize>> {
     let mut owners = vec![None; head.digests.len()];
     let block_size = u64::from(head.header.block_size);

@@ -1,11 +1,11 @@
-//! Whether compressing pays on a tier, by the results so far.
+//! Decides whether compressing pays on a tier, from the results so far.
 
-/// So many files are written as they are before it is tried again.
+/// The number of files that are written uncompressed before compression is tried again.
 const PASSES: u32 = 15;
-/// What was measured counts for half as much after every file.
+/// Earlier measurements count for half as much after every file.
 const FADE: f64 = 0.5;
 
-/// What compressing has come to, of one rank.
+/// The results of compressing so far, for one rank.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Worth {
     bytes: f64,
@@ -15,7 +15,7 @@ pub struct Worth {
 }
 
 impl Worth {
-    /// A file's bytes were compressed to this many, in this time.
+    /// Notes that compressing a file of `bytes` took `seconds` and left `stored` bytes.
     pub fn measured(&mut self, bytes: u64, stored: u64, seconds: f64) {
         self.passes = 0;
         self.bytes = self.bytes * FADE + bytes as f64;
@@ -23,8 +23,8 @@ impl Worth {
         self.seconds = self.seconds * FADE + seconds;
     }
 
-    /// Is the next file written sooner if it is compressed, on a tier that takes so many bytes a second? Yes, where one of both is not known yet;
-    /// and after a while of noes it is tried again.
+    /// Is the next file written sooner if it is compressed, on a tier that takes this many bytes a second? The answer is yes while the
+    /// bandwidth or the results are unknown, and again after a series of negative answers, so that compression is tried again.
     pub fn pays(&mut self, bandwidth: Option<f64>) -> bool {
         let Some(bandwidth) = bandwidth.filter(|_| self.bytes > 0.0) else { return true };
         let pays = self.seconds + self.stored / bandwidth < self.bytes / bandwidth;
@@ -37,7 +37,7 @@ impl Worth {
 mod tests {
     use super::*;
 
-    /// 1 GB at 0.5 GB/s to a half: as long as a tier of 0.25 GB/s takes for what is saved.
+    /// Halving 1 GB at 0.5 GB/s takes as long as a tier of 0.25 GB/s needs for the bytes saved.
     fn worth(seconds: f64) -> Worth {
         let mut worth = Worth::default();
         worth.measured(1 << 30, 1 << 29, seconds);
@@ -57,7 +57,7 @@ mod tests {
         let mut worth = worth(1.0);
         let tried: Vec<usize> = (0..40).filter(|_| worth.pays(Some(1e12))).collect();
         assert_eq!(tried, [15, 31]);
-        // What compresses to nothing now counts more than what did not.
+        // A file that now shrinks to almost nothing counts more than one that did not.
         worth.measured(1 << 30, 1 << 30, 1.0);
         assert!(!worth.pays(Some(1.0)) || worth.stored < worth.bytes);
         (0..20).for_each(|_| worth.measured(1 << 30, 1, 1e-3));

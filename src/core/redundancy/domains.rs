@@ -1,12 +1,12 @@
-//! What fails together: from a topology file or from SLURM's topology to the failure domain of each node. Pure.
+//! Failure domains: the failure domain of each node, from a topology file or from SLURM's topology. Pure.
 //!
-//! A [`Topology`] is read from text: a file like `config/topology.toml`, or what SLURM says (`topology.conf`, or the output
-//! of `scontrol show topology`), where the leaf switch of a node is its domain. [`domains_of`] then looks up the hosts
-//! that a job really has. Text may be hostile: it is bounded in size, and so is the number of hosts it stands for; names
-//! that are not ours are spelled out one after the other and kept nowhere.
+//! A [`Topology`] is read from text: a file like `config/topology.toml`, or SLURM's topology (`topology.conf`, or the
+//! output of `scontrol show topology`), in which the leaf switch of a node is its domain. [`domains_of`] then looks up the
+//! hosts that a job actually has. The text may be hostile, so its size and the number of hosts for which it stands are
+//! bounded. Names of hosts outside the job are spelled out one after the other and are not kept.
 //!
 //! Host names are compared without regard to case. `node1` and `node1.cluster.example` are the same host, unless both
-//! the topology and the job know it better; addresses are compared as a whole.
+//! the topology and the job distinguish the two names; addresses are compared as a whole.
 #![forbid(unsafe_code)]
 
 mod hosts;
@@ -20,9 +20,9 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 use toml::{Table, Value};
 
-/// The longest text of a topology, in bytes: 64 bytes for each of 65536 switches.
+/// The maximum length of a topology's text in bytes: 64 bytes for each of 65536 switches.
 pub const TEXT_BYTES_MAX: usize = 4 << 20;
-/// The maximum number of hosts that a topology may list, all sections together: what is kept of each takes some 100 bytes.
+/// The maximum number of hosts that a topology may list in all its sections. About 100 bytes are kept for each host.
 pub const HOSTS_MAX: u64 = 1_000_000;
 
 /// Groups of hosts that fail together.
@@ -45,7 +45,7 @@ pub enum TopologyError {
     /// The text is too long to be a topology.
     #[error("the topology has {bytes} bytes, more than {TEXT_BYTES_MAX}; is it the right file?")]
     TooLarge {
-        /// Its length.
+        /// The length of the text.
         bytes: usize,
     },
     /// The text is not TOML.
@@ -53,26 +53,26 @@ pub enum TopologyError {
     Syntax {
         /// The line; the first one is 1.
         line: usize,
-        /// What the TOML parser says.
+        /// The message of the TOML parser.
         message: String,
     },
-    /// A value that is not what the format has in this place.
+    /// A value does not have the form that the format requires.
     #[error("{place} must be {expected}")]
     Form {
         /// Section and key.
         place: String,
-        /// What belongs there.
+        /// The form that is required.
         expected: &'static str,
     },
-    /// The key `domain` is needed to choose a section, or names one that does not exist.
+    /// The key `domain` is missing but needed to choose a section, or it names a section that does not exist.
     #[error(
         "domain must name the section to use{}; the sections are: {}",
         .named.as_ref().map(|name| format!("; there is no [{name}]")).unwrap_or_default(), .sections.join(", ")
     )]
     Section {
-        /// What it names; `None` if it is left out.
+        /// The name that the key gives; `None` if the key is missing.
         named: Option<String>,
-        /// The sections, the first few.
+        /// The first few sections.
         sections: Vec<String>,
     },
     /// A list of hosts that cannot be read.
@@ -80,13 +80,13 @@ pub enum TopologyError {
     Hosts {
         /// Section and key, or the line.
         place: String,
-        /// What is wrong.
+        /// The mistake.
         source: HostListError,
     },
-    /// Nothing is grouped: no section, no switch with nodes.
+    /// No hosts are grouped: there is no section, or no switch with nodes.
     #[error("the topology lists no hosts: {hint}")]
     Nothing {
-        /// What to look for.
+        /// A hint on what to look for.
         hint: &'static str,
     },
     /// A host of the job is in two domains.
@@ -96,7 +96,7 @@ pub enum TopologyError {
         host: String,
         /// The domain that lists it first.
         first: String,
-        /// Another one.
+        /// Another domain that lists it.
         second: String,
     },
 }
@@ -104,11 +104,12 @@ pub enum TopologyError {
 /// The failure domain of each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domains {
-    /// The domain of each node, as [`super::placement::place`] takes it.
+    /// The domain of each node, in the form in which [`super::placement::place`] takes it.
     pub of_node: Vec<u32>,
     /// The name of each domain.
     pub names: Vec<String>,
-    /// What was not as expected, in plain sentences: hosts that are not listed, lines that were not understood.
+    /// Deviations from what was expected, in plain sentences: hosts that are not listed, and lines that were not
+    /// understood.
     pub notes: Vec<String>,
 }
 
@@ -116,7 +117,7 @@ impl Topology {
     /// Reads a topology file; `config/topology.toml` documents the format.
     ///
     /// # Errors
-    /// What is wrong with the text, with its place.
+    /// The mistake in the text, with its place.
     pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
         check_size(text)?;
         let mut sections: Table = text.parse().map_err(|error: toml::de::Error| {
@@ -129,7 +130,7 @@ impl Topology {
             Some(Value::String(name)) => Some(name),
             Some(_) => return Err(TopologyError::Form { place: "domain".into(), expected: "the name of a section" }),
         };
-        // All sections are read, so that a mistake in one of them does not wait until it is chosen.
+        // All sections are read, so that a mistake in a section is found even if the section is not chosen.
         let mut left = HOSTS_MAX;
         let read = sections.iter().map(|(name, value)| Ok((name.as_str(), section(name, value, &mut left)?)));
         let mut read: BTreeMap<&str, Vec<Domain>> = read.collect::<Result<_, TopologyError>>()?;
@@ -152,11 +153,11 @@ impl Topology {
         }
     }
 
-    /// Reads SLURM's `topology.conf` or the output of `scontrol show topology`: leaf switches of `topology/tree`, blocks of
-    /// `topology/block`.
+    /// Reads SLURM's `topology.conf` or the output of `scontrol show topology`: the leaf switches of `topology/tree`, or
+    /// the blocks of `topology/block`.
     ///
     /// # Errors
-    /// A list of nodes that cannot be read, or no list at all.
+    /// A list of nodes cannot be read, or there is no list at all.
     pub fn from_slurm(text: &str) -> Result<Topology, TopologyError> {
         check_size(text)?;
         let mut domains = Vec::new();
@@ -177,7 +178,7 @@ impl Topology {
                 }
                 continue;
             };
-            // `scontrol` lists the nodes of upper switches too: those that other switches hang on.
+            // `scontrol` also lists the nodes of upper switches, to which other switches are connected.
             let (Some(nodes), None) = (value("Nodes"), value("Switches")) else { continue };
             let hosts = host_list(nodes, &mut left, || format!("line {number}"))?;
             domains.push(Domain { name: shown(name), hosts: vec![hosts] });
@@ -195,7 +196,7 @@ impl Topology {
         Ok(Topology { domains, notes })
     }
 
-    /// How many domains are listed.
+    /// The number of domains that are listed.
     pub fn count(&self) -> usize {
         self.domains.len()
     }
@@ -230,10 +231,10 @@ fn section(name: &str, value: &Value, left: &mut u64) -> Result<Vec<Domain>, Top
     lines.iter().map(domain).collect()
 }
 
-/// Reads a list and takes its hosts off what is left.
+/// Reads a list and subtracts its hosts from `left`.
 fn host_list(text: &str, left: &mut u64, place: impl Fn() -> String) -> Result<HostList, TopologyError> {
     let list = HostList::parse(text, *left).map_err(|source| {
-        // The limit is that of all lists together.
+        // The limit in the message is that of all lists together.
         let source = match source {
             HostListError::TooMany { .. } => HostListError::TooMany { limit: HOSTS_MAX },
             other => other,
@@ -244,7 +245,8 @@ fn host_list(text: &str, left: &mut u64, place: impl Fn() -> String) -> Result<H
     Ok(list)
 }
 
-/// Lines with the number of their first part: a backslash at the end joins the next one.
+/// Joined lines, each with the number of its first physical line: a backslash at the end of a line joins the next line
+/// to it.
 fn logical_lines(text: &str) -> impl Iterator<Item = (usize, Cow<'_, str>)> {
     let mut lines = (1..).zip(text.lines());
     std::iter::from_fn(move || {
@@ -259,11 +261,11 @@ fn logical_lines(text: &str) -> impl Iterator<Item = (usize, Cow<'_, str>)> {
     })
 }
 
-/// At most this many hosts or sections are named in a message.
+/// The maximum number of hosts or sections that a message names.
 const NAMED_MAX: usize = 8;
 
 /// The failure domain of each node, by the name of its host. A host that the topology does not list is a domain of its
-/// own, and a note says so. Nodes with one host name are in one domain.
+/// own, and a note says so. Nodes with the same host name are in the same domain.
 ///
 /// # Errors
 /// [`TopologyError::TwoDomains`].
@@ -313,7 +315,7 @@ pub fn domains_of(hosts: &[String], topology: &Topology) -> Result<Domains, Topo
 #[derive(Clone, Copy)]
 struct Found {
     domain: u32,
-    /// The names are equal, and not only their first parts.
+    /// The full names are equal, and not only their first labels.
     is_exact: bool,
 }
 
@@ -322,10 +324,10 @@ struct Ours {
     /// Lower-case names.
     full: Vec<String>,
     by_full: BTreeMap<String, Vec<usize>>,
-    /// Hosts with a domain part, by what comes before it.
+    /// Hosts whose names have a domain part, by their first label.
     by_short: BTreeMap<String, Vec<usize>>,
     found: Vec<Option<Found>>,
-    /// A host in two domains: its index, and the domain that it was found in before.
+    /// A host in two domains: its index, and the domain in which it was found first.
     clash: Option<(usize, u32)>,
 }
 
@@ -343,7 +345,7 @@ impl Ours {
         Ours { found: vec![None; hosts.len()], full, by_full, by_short, clash: None }
     }
 
-    /// A host that the topology lists; breaks on the first host of ours that is in two domains.
+    /// Records a host that the topology lists. Breaks at the first host of the job that is in two domains.
     fn listed(&mut self, name: &str, domain: u32) -> ControlFlow<()> {
         let name = name.to_ascii_lowercase();
         let none = Vec::new();
@@ -368,7 +370,7 @@ impl Ours {
     }
 }
 
-/// What comes before the first dot, if there is one and the name is not an address.
+/// The part before the first dot, if there is a dot and the name is not an address.
 fn short(name: &str) -> Option<&str> {
     if name.parse::<IpAddr>().is_ok() { None } else { name.split_once('.').map(|(short, _)| short) }
 }

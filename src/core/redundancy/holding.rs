@@ -1,4 +1,5 @@
-//! Who holds what of the checkpoints that a restart looks at, and what can be made of it. Pure.
+//! Which ranks hold which parts of the checkpoints that a restart considers, and how shards can be obtained from these
+//! parts. Pure.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +8,7 @@ use crate::base::Rank;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Something that a rank holds of a checkpoint.
+/// A part of a checkpoint that a rank holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Item {
     /// The shard of a rank.
@@ -19,45 +20,45 @@ pub enum Item {
 /// An item that a rank can read.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Holding {
-    /// Of which candidate: its place in the window of the election.
+    /// The candidate, by its place in the window of the election.
     pub candidate: u8,
-    /// What.
+    /// The item.
     pub item: Item,
-    /// Who can read it.
+    /// The rank that can read it.
     pub holder: Rank,
-    /// Length of the item.
+    /// The length of the item in bytes.
     pub bytes: u64,
-    /// The set that a part belongs to.
+    /// The set to which a part belongs.
     pub set: Option<SetInfo>,
 }
 
-/// A way to a shard that does not lie on the rank's own node.
+/// A way to obtain a shard that is not on the rank's own node.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Alternative {
-    /// Another node holds it whole.
+    /// Another node holds the whole shard.
     Copy {
-        /// Who reads it there.
+        /// The rank that reads it there.
         holder: Rank,
-        /// Its length.
+        /// The length of the shard in bytes.
         bytes: u64,
     },
-    /// It can be rebuilt.
+    /// The shard can be rebuilt.
     Rebuild {
         /// The set.
         set: SetInfo,
-        /// For each member: who can read its shard.
+        /// For each member, the rank that can read its shard.
         shards: Vec<Option<Rank>>,
-        /// For each member: who can read its parity part, and how long that is.
+        /// For each member, the rank that can read its parity part, and the length of the part.
         parts: Vec<Option<(Rank, u64)>>,
     },
 }
 
-/// All holdings of one candidate, sorted for questions.
+/// All holdings of one candidate, sorted for look-ups.
 #[derive(Default)]
 pub struct Table {
     shards: BTreeMap<Rank, Vec<(Rank, u64)>>,
     parts: BTreeMap<Rank, (Rank, u64)>,
-    /// Each set once, by its members.
+    /// Each set occurs once, identified by its members.
     sets: Vec<SetInfo>,
     set_of: BTreeMap<Rank, Vec<usize>>,
 }
@@ -91,12 +92,12 @@ impl Table {
         table
     }
 
-    /// Can this rank's shard be had from anywhere?
+    /// Can this rank's shard be obtained from anywhere?
     pub fn has(&self, rank: Rank) -> bool {
         self.shards.contains_key(&rank) || self.rebuilds(rank).next().is_some()
     }
 
-    /// All ways to a rank's shard besides the copies that `own` has itself, best first.
+    /// All ways to obtain a rank's shard, apart from the copies that `own` itself has, best first.
     pub fn alternatives(&self, rank: Rank, own: Rank) -> Vec<Alternative> {
         let copies = self.shards.get(&rank).into_iter().flatten().filter(|(holder, _)| *holder != own);
         let copies = copies.map(|(holder, bytes)| Alternative::Copy { holder: *holder, bytes: *bytes });
@@ -147,7 +148,7 @@ mod tests {
             matches!(&table.alternatives(Rank(3), Rank(3))[..], [Alternative::Rebuild { shards, .. }] if shards[3].is_none())
         );
         assert!(!Table::of(&all, 1).has(Rank(0)));
-        // Rank 0 is there; it cannot be obtained from the others alone, since rank 3 is lost too.
+        // The shard of rank 0 exists, but it cannot be obtained from the others alone, because rank 3 is lost too.
         assert!(table.alternatives(Rank(0), Rank(0)).is_empty());
         all.push(shard(3, 1));
         let table = Table::of(&all, 0);

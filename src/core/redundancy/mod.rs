@@ -1,10 +1,10 @@
 //! Redundancy between nodes: ranks in different failure domains cover each other, so that a checkpoint survives the loss
 //! of nodes without the global tier.
 //!
-//! [`code`] is the arithmetic: which bytes are added up with which factors to make parity, and to make a lost member
-//! again; it knows neither ranks nor messages. [`domains`] says which nodes fail together, [`placement`] which ranks cover each other, [`stripes`] which chunk of which shard goes into which sum, and who
-//! keeps it; [`part`] is the form in which it is kept. [`exchange`] is one rank's work for one checkpoint, and [`rebuild`]
-//! the way back.
+//! [`code`] is the arithmetic: it determines which bytes are added up with which factors to make parity and to rebuild a lost member, and
+//! knows neither ranks nor messages. [`domains`] says which nodes fail together, and [`placement`] which ranks cover each other.
+//! [`stripes`] says which chunk of which shard goes into which sum, and which rank keeps the sum; [`part`] is the form in which sums are
+//! kept. [`exchange`] is one rank's work for one checkpoint, and [`rebuild`] restores a lost shard.
 
 pub mod code;
 pub mod domains;
@@ -20,17 +20,17 @@ use crate::config::Scheme;
 use exchange::Role;
 use placement::place;
 
-/// What one rank does for each scheme that the configuration names. A scheme that would not survive the loss of any
-/// node on this machine is left out.
+/// The role of one rank in each scheme that the configuration names. A scheme that would not survive the loss of even
+/// one node on this machine is left out.
 #[derive(Clone, Default, Debug)]
 pub struct Protection {
     roles: Vec<(Scheme, Role)>,
-    /// What could not be kept, in plain sentences, the same on all ranks.
+    /// Requirements that could not be met, in plain sentences, the same on all ranks.
     pub notes: Vec<String>,
 }
 
 impl Protection {
-    /// The roles of a rank: `nodes` has the node of each rank, `domains` the failure domain of each node.
+    /// The roles of a rank: `nodes` gives the node of each rank, and `domains` the failure domain of each node.
     pub fn new(rank: Rank, nodes: &[u32], domains: &[u32], schemes: &[Scheme]) -> Protection {
         let mut protection = Protection::default();
         for scheme in schemes {

@@ -1,8 +1,8 @@
-//! A parity part: what one member of a set keeps for the others.
+//! A parity part, which one member of a set keeps for the other members.
 //!
-//! It has the form of a shard (header, table, block index, bodies: see `format::shard`) with other magic bytes, so all that
-//! stores, moves and verifies shards serves it too. Its regions are `set`, the [`SetInfo`], and `parity.0`, `parity.1`, …:
-//! the parities that [`super::stripes`] gives to this member.
+//! It has the form of a shard (header, table, block index, bodies: see `format::shard`) but with different magic bytes, so
+//! the code that stores, moves and verifies shards also handles parts. Its regions are `set`, which is the [`SetInfo`], and
+//! `parity.0`, `parity.1`, …, which are the parities that [`super::stripes`] assigns to this member.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use crate::tier::source::Source;
 const SET: &str = "set";
 const WHAT: &str = "parity part";
 
-/// The name of the region that holds a member's parity of that number.
+/// The name of the region that holds a member's parity with this number.
 fn parity_name(number: u32) -> String {
     format!("parity.{number}")
 }
@@ -25,7 +25,7 @@ fn parity_name(number: u32) -> String {
 /// The layout of a part, and the encoded set that is its first body.
 ///
 /// # Errors
-/// [`FormatError`] if the block size is not allowed or the part too large.
+/// [`FormatError`] if the block size is not allowed or the part is too large.
 pub fn layout(series: &Series, set: &SetInfo, block_bytes: u64) -> Result<(Layout, Vec<u8>), FormatError> {
     let encoded = codec::encode(WHAT, set)?;
     let mut regions = vec![Region::of_bytes(SET, RegionKind::Value, encoded.len() as u64)];
@@ -35,7 +35,7 @@ pub fn layout(series: &Series, set: &SetInfo, block_bytes: u64) -> Result<(Layou
     Ok((Layout::new(meta, block_bytes)?, encoded))
 }
 
-/// The region of a parity.
+/// The region that holds a parity.
 pub fn parity_region(head: &Head, number: u32) -> Option<&Region> {
     head.region(&parity_name(number))
 }
@@ -43,7 +43,7 @@ pub fn parity_region(head: &Head, number: u32) -> Option<&Region> {
 /// The set that a part describes, and the place of the part's own member in it. `encoded` is the body of its region `set`.
 ///
 /// # Errors
-/// [`FormatError`] if it describes a set that cannot be, or one that does not fit the part.
+/// [`FormatError`] if `encoded` describes an impossible set, or one that does not fit the part.
 pub fn set_of(head: &Head, encoded: &[u8]) -> Result<(SetInfo, usize), FormatError> {
     let set: SetInfo = codec::decode(WHAT, encoded)?;
     let place = set.place(head.header.rank).filter(|_| set.is_sound() && head.header.content == Content::Parity);
@@ -54,7 +54,7 @@ pub fn set_of(head: &Head, encoded: &[u8]) -> Result<(SetInfo, usize), FormatErr
     }
 }
 
-/// A part that was found somewhere.
+/// A part that was found on a tier.
 #[derive(Clone)]
 pub struct Part {
     /// The set, as it was when the part was made.
@@ -69,10 +69,10 @@ impl Part {
     /// Reads and checks the description of the set.
     ///
     /// # Errors
-    /// [`TierError`] if the part is damaged, or describes a set that cannot be.
+    /// [`TierError`] if the part is damaged, or describes an impossible set.
     ///
     /// # Blocking
-    /// On the device that holds it.
+    /// On the device that holds the part.
     pub fn open(source: Source) -> Result<Part, TierError> {
         let format = |source_error| TierError::Format {
             tier: source.tier(),
@@ -81,7 +81,7 @@ impl Part {
         };
         let head = source.head();
         let region = head.region(SET).ok_or_else(|| format(FormatError::invalid(WHAT, "it names no set")))?.clone();
-        // The region's length is bounded by the part's own, the set by what it must describe.
+        // The part's own length bounds the length of the region; what the set must describe bounds the set.
         if region.bytes > 1 << 20 {
             return Err(format(FormatError::invalid(WHAT, "its set is too long")));
         }

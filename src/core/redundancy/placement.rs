@@ -1,23 +1,25 @@
-//! Who covers whom. Pure: makes sets and partners from the node of each rank and the failure domain of each node, with
-//! the same result on every rank.
+//! Decides which ranks cover which others. Pure: it makes sets and partners from the node of each rank and the failure
+//! domain of each node, with the same result on every rank.
 //!
-//! Both ways to cover start from one order: all ranks sorted by failure domain, then node, then rank. The ranks of one
-//! domain (and of one node) are neighbours in it, so ranks that are far apart in it are in different domains.
+//! Both ways to cover start from the same order: all ranks sorted by failure domain, then node, then rank. In this
+//! order, the ranks of a domain (and of a node) are neighbours, so ranks that are far apart are in different domains.
 //!
 //! * *Sets* (`xor`, `rs`): with `G` sets, the rank at place `i` goes to set `i mod G`. Sizes differ by at most one, and a
 //!   domain of up to `G` ranks has at most one rank in each set. `G` is at first the number of ranks divided by the size
 //!   that the scheme asks for, rounded down: leftover ranks make sets larger rather than smaller, so that parity takes no
-//!   more memory than was asked for. Where domains hold more than `G` ranks, there are more and smaller sets, down to one
-//!   data member each, if that makes them survive more.
-//! * *Partners*: the copies of the rank at place `i` lie at `i + h`, `i + 2h`, …, in a circle, with the largest step `h`
-//!   that keeps all of them apart: ranks / (copies + 1). Each rank holds exactly as many copies as it has. When a domain
-//!   is larger than that step, holders are chosen one by one, from the domains and nodes that hold the fewest copies so far.
+//!   more memory than requested. If domains hold more than `G` ranks, more and smaller sets are made, down to one data
+//!   member each, provided that they then survive more.
+//! * *Partners*: the copies of the rank at place `i` are at places `i + h`, `i + 2h`, …, in a circle, with the largest step
+//!   `h` that keeps all of them apart: ranks / (copies + 1). Each rank holds exactly as many copies as others hold for it.
+//!   If a domain is larger than that step, holders are chosen one by one, from the domains and nodes that hold the fewest
+//!   copies so far.
 //!
-//! **Guarantee.** With `P` ranks, and `m` losses that the scheme promises to survive, all ranks of a set (a rank and its
-//! holders) are in different domains if no domain has more than `P / (m + 1)` ranks, rounded down. No placement could do
-//! better: each set has at least `m + 1` members, so there are at most that many sets, and a larger domain has to put two
-//! ranks into one of them. Partners are in different domains whenever there are `m + 1` domains at all; then some ranks
-//! may hold more copies than others. [`Placement::lost`] says in words what could not be achieved.
+//! **Guarantee.** With `P` ranks, and `m` losses that the scheme promises to survive, all ranks of a set, or a rank and
+//! its holders, are in different domains if no domain has more than `P / (m + 1)` ranks, rounded down. No placement could
+//! do better for sets: each set has at least `m + 1` members, so there are at most `P / (m + 1)` sets, and a larger
+//! domain must have two ranks in one of them. Partners are in different domains whenever there are at least `m + 1`
+//! domains; some ranks may then hold more copies than others. [`Placement::lost`] says in words what could not be
+//! achieved.
 #![forbid(unsafe_code)]
 
 use super::code::MEMBERS_MAX;
@@ -25,36 +27,36 @@ use crate::base::Rank;
 use crate::config::Scheme;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who covers whom, and what that survives.
+/// A cover of all ranks, and the losses that it survives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Who covers whom.
+    /// The ranks that cover each other.
     pub cover: Cover,
-    /// How many whole failure domains may be lost at once, whichever they are. Zero: not even one.
+    /// The number of whole failure domains that may be lost at once, no matter which. Zero: not even one.
     pub tolerates: u32,
-    /// How many whole nodes may be lost at once, whichever they are; never less than [`Placement::tolerates`]. Zero:
-    /// checkpoints do not survive the loss of a node.
+    /// The number of whole nodes that may be lost at once, no matter which; never less than [`Placement::tolerates`].
+    /// Zero: checkpoints do not survive the loss of a node.
     pub tolerates_nodes: u32,
-    /// What could not be kept and what that costs: a few plain sentences of bounded length.
+    /// Requirements that could not be met, and the consequences: a few plain sentences of bounded length.
     pub lost: Vec<String>,
     set_of: Vec<usize>,
 }
 
-/// Who covers whom.
+/// The ranks that cover each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cover {
-    /// Nobody.
+    /// No rank is covered.
     None,
-    /// For each rank, the ranks that hold a copy of its shard, nearest step first. Fewer than the scheme asks for where more
-    /// would share nodes, and so be lost together.
+    /// For each rank, the ranks that hold a copy of its shard, nearest step first. There are fewer holders than the scheme
+    /// asks for if more would share nodes, and so be lost together.
     Partners(Vec<Vec<Rank>>),
-    /// Sets that share parity. Each rank is in exactly one; members are in ascending order. The scheme says how many
-    /// members of a set are parity; all others are data. No sets at all if there are too few ranks for one.
+    /// Sets that share parity. Each rank is in exactly one set; members are in ascending order. The scheme says how
+    /// many members of a set are parity; all others are data. There are no sets if there are too few ranks for one.
     Sets(Vec<Vec<Rank>>),
 }
 
 impl Placement {
-    /// The ranks that hold a copy of the rank's shard. Empty unless the scheme is `partner`.
+    /// The ranks that hold a copy of the rank's shard. There are none unless the scheme is `partner`.
     pub fn targets(&self, rank: Rank) -> &[Rank] {
         match &self.cover {
             Cover::Partners(holders) => holders.get(rank.index()).map_or(&[], Vec::as_slice),
@@ -62,8 +64,8 @@ impl Placement {
         }
     }
 
-    /// The ranks whose shards this rank holds a copy of, in ascending order: the inverse of [`Placement::targets`]. Looks
-    /// at all ranks.
+    /// The ranks of whose shards this rank holds a copy, in ascending order: the inverse of [`Placement::targets`]. This
+    /// goes through all ranks.
     pub fn sources(&self, rank: Rank) -> Vec<Rank> {
         match &self.cover {
             Cover::Partners(holders) => {
@@ -73,7 +75,7 @@ impl Placement {
         }
     }
 
-    /// The set that the rank belongs to: its index, and its members in ascending order. `None` unless there are sets.
+    /// The set to which the rank belongs: its index, and its members in ascending order. `None` unless there are sets.
     pub fn set_of(&self, rank: Rank) -> Option<(usize, &[Rank])> {
         let Cover::Sets(sets) = &self.cover else { return None };
         let index = *self.set_of.get(rank.index())?;
@@ -81,10 +83,10 @@ impl Placement {
     }
 }
 
-/// Places ranks: `nodes` has the node of each rank, `domains` the failure domain of each node. A node that is not in
-/// `domains` is a domain of its own, so an empty slice means that nodes fail one by one.
+/// Places ranks: `nodes` gives the node of each rank, and `domains` the failure domain of each node. A node that is not
+/// in `domains` is a domain of its own, so an empty slice means that nodes fail one by one.
 ///
-/// Takes time proportional to `P log P` for `P` ranks. Deterministic.
+/// Takes time proportional to `P log P` for `P` ranks. The result is deterministic.
 pub fn place(nodes: &[u32], domains: &[u32], scheme: Scheme) -> Placement {
     let ranks = Ranks::new(nodes, domains);
     match scheme {
@@ -99,7 +101,7 @@ pub fn place(nodes: &[u32], domains: &[u32], scheme: Scheme) -> Placement {
 /// Where a rank is. Ordered by domain first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Site {
-    /// The domain; nodes that belong to none come after those that do.
+    /// The domain. Nodes that belong to no domain come after those that belong to one.
     domain: (bool, u32),
     node: u32,
 }
@@ -110,9 +112,9 @@ struct Ranks {
     sites: Vec<Site>,
     /// Ranks by domain, node and number.
     order: Vec<usize>,
-    /// How many ranks each domain has, most first.
+    /// The number of ranks in each domain, largest first.
     domain_sizes: Vec<usize>,
-    /// How many ranks each node has, most first.
+    /// The number of ranks on each node, largest first.
     node_sizes: Vec<usize>,
 }
 
@@ -147,7 +149,7 @@ impl Ranks {
 }
 
 fn rank(index: usize) -> Rank {
-    // Ranks come from MPI, which counts them in C integers.
+    // Ranks come from MPI, which represents them as C integers.
     Rank(index as u32)
 }
 
@@ -168,7 +170,7 @@ fn sets(ranks: &Ranks, scheme: Scheme) -> Placement {
             set_of: Vec::new(),
         };
     }
-    // A set can get up to twice that size if the ranks are too few for two sets.
+    // A set can get up to twice the wanted size if the ranks are too few for two sets.
     let wanted = (scheme.members() as usize).clamp(smallest, MEMBERS_MAX as usize / 2);
     let groups = number_of_sets(ranks, wanted, parity);
     let mut sets = vec![Vec::with_capacity(count / groups + 1); groups];
@@ -190,12 +192,12 @@ fn sets(ranks: &Ranks, scheme: Scheme) -> Placement {
     Placement { cover: Cover::Sets(sets), tolerates, tolerates_nodes, lost, set_of }
 }
 
-/// The fewest sets that survive as many domains, and then as many nodes, as any number of sets does, but no fewer than
-/// sets of the wanted size need.
+/// The smallest number of sets that survives as many domains, and then as many nodes, as any number of sets does, but
+/// not less than the number of sets of the wanted size.
 fn number_of_sets(ranks: &Ranks, wanted: usize, parity: usize) -> usize {
     let fewest = (ranks.count() / wanted).max(1);
     let most = ranks.count() / (parity + 1);
-    // More sets never hold more ranks of one domain each, so both figures grow with the number of sets.
+    // More sets never hold more ranks of the same domain per set, so both figures grow with the number of sets.
     let survives = |groups| {
         (surely_survived(&ranks.domain_sizes, groups, parity), surely_survived(&ranks.node_sizes, groups, parity))
     };
@@ -208,8 +210,8 @@ fn number_of_sets(ranks: &Ranks, wanted: usize, parity: usize) -> usize {
     low
 }
 
-/// How many domains of these sizes (the largest first) may be lost in the worst case, when each is dealt out to `groups`
-/// sets.
+/// The number of domains of these sizes (the largest first) that may be lost in the worst case, if each is distributed
+/// over `groups` sets.
 fn surely_survived(sizes: &[usize], groups: usize, parity: usize) -> usize {
     let mut left = parity;
     sizes
@@ -223,8 +225,8 @@ fn surely_survived(sizes: &[usize], groups: usize, parity: usize) -> usize {
         .count()
 }
 
-/// How many sites may be lost before the set has lost more members than it has parity, if those with most members go
-/// first.
+/// The number of sites that may be lost before the set has lost more members than it has parity, if the sites with the
+/// most members are lost first.
 fn domains_survived(members: &[Rank], site: &dyn Fn(Rank) -> (bool, u32), parity: usize) -> u32 {
     let mut sites: Vec<_> = members.iter().map(|rank| site(*rank)).collect();
     sites.sort_unstable();
@@ -233,7 +235,7 @@ fn domains_survived(members: &[Rank], site: &dyn Fn(Rank) -> (bool, u32), parity
     surely_survived(&sizes, 1, parity) as u32
 }
 
-/// A sentence about sets that do not have the size that was asked for.
+/// A sentence about sets that do not have the requested size.
 fn odd_sizes(sets: &[Vec<Rank>], wanted: usize, parity: usize, scheme: Scheme, count: usize) -> Option<String> {
     let smallest = sets.iter().map(Vec::len).min().unwrap_or(wanted);
     let largest = sets.iter().map(Vec::len).max().unwrap_or(wanted);
@@ -273,7 +275,7 @@ fn shared_sites(ranks: &Ranks, sets: &[Vec<Rank>], parity: usize, tolerates: u32
     lost
 }
 
-/// One sentence about the sets in which ranks share a site, with the first of them as an example.
+/// One sentence about the sets in which ranks share a site, with the first such set as an example.
 fn sharing(
     sets: &[Vec<Rank>],
     word: &str,
@@ -284,7 +286,7 @@ fn sharing(
     let example = |members: &Vec<Rank>| {
         let mut by_site: BTreeMap<(bool, u32), Vec<Rank>> = BTreeMap::new();
         members.iter().for_each(|rank| by_site.entry(site(*rank)).or_default().push(*rank));
-        // The largest group, and of equal ones the first.
+        // The largest group and, among equal ones, the first.
         by_site
             .into_iter()
             .filter(|(_, group)| group.len() > 1)
@@ -314,7 +316,7 @@ fn numbered(count: u32, word: &str) -> String {
     }
 }
 
-/// At most this many ranks are named in a sentence.
+/// The maximum number of ranks that a sentence names.
 const NAMED_MAX: usize = 8;
 
 fn listed(ranks: &[Rank]) -> String {
@@ -333,7 +335,7 @@ fn partners(ranks: &Ranks, copies: u32, scheme: Scheme) -> Placement {
     let largest = ranks.domain_sizes.first().copied().unwrap_or(0);
     let holders = if largest <= step { in_a_circle(ranks, copies, step) } else { one_by_one(ranks, copies) };
 
-    // A shard is lost with the last site that has it.
+    // A shard is lost when the last site that holds it is lost.
     let sites_of = |owner: usize, site: &dyn Fn(Rank) -> (bool, u32)| {
         let all = holders[owner].iter().copied().chain([rank(owner)]);
         all.map(site).collect::<BTreeSet<_>>().len() as u32
@@ -356,7 +358,7 @@ fn partners(ranks: &Ranks, copies: u32, scheme: Scheme) -> Placement {
             numbered(tolerates_nodes, "node"),
         ));
     }
-    // Fewer domains than nodes that hold a shard: that is so for all ranks alike.
+    // There are fewer domains than nodes that hold a shard. This is so for all ranks alike.
     if tolerates < tolerates_nodes {
         lost.push(format!(
             "{scheme} needs {} failure domains, but there are {}: the copies of each rank share some, and survive the \
@@ -380,7 +382,7 @@ fn partners(ranks: &Ranks, copies: u32, scheme: Scheme) -> Placement {
     Placement { cover: Cover::Partners(holders), tolerates, tolerates_nodes, lost, set_of: Vec::new() }
 }
 
-/// Holders at equal steps: each rank holds as many copies as it has.
+/// Holders at equal steps: each rank holds as many copies as others hold for it.
 fn in_a_circle(ranks: &Ranks, copies: usize, step: usize) -> Vec<Vec<Rank>> {
     let count = ranks.count();
     let mut holders = vec![Vec::new(); count];
@@ -391,7 +393,7 @@ fn in_a_circle(ranks: &Ranks, copies: usize, step: usize) -> Vec<Vec<Rank>> {
     holders
 }
 
-/// Ranks of a site and how many copies they hold together.
+/// The ranks of a site, and the number of copies that they hold together.
 struct Held<T> {
     parts: T,
     ranks: u64,
@@ -399,19 +401,19 @@ struct Held<T> {
 }
 
 impl<T> Held<T> {
-    /// Copies per rank, as a number that sorts.
+    /// The number of copies per rank, as a number that can be sorted.
     fn load(&self) -> u64 {
         (self.copies << 20) / self.ranks.max(1)
     }
 }
 
-/// The nodes of a domain: their numbers in the list of nodes, by load.
+/// The nodes of a domain: their indices in the list of nodes, ordered by load.
 struct DomainParts {
     by_load: BTreeSet<(u64, usize)>,
 }
 
-/// Holders for each rank in turn: domains that have none of its copies come first, then nodes that have none; among
-/// those the one with the fewest copies per rank.
+/// Holders for each rank in turn. Domains that hold none of its copies come first, then nodes that hold none. Among
+/// equals, the one with the fewest copies per rank comes first.
 fn one_by_one(ranks: &Ranks, copies: usize) -> Vec<Vec<Rank>> {
     let mut store = Store::new(ranks);
     let mut holders = vec![Vec::new(); ranks.count()];
@@ -427,7 +429,7 @@ fn one_by_one(ranks: &Ranks, copies: usize) -> Vec<Vec<Rank>> {
     holders
 }
 
-/// What every domain and node holds so far.
+/// The copies that every domain and node holds so far.
 struct Store {
     domains: Vec<Held<DomainParts>>,
     domains_by_load: BTreeSet<(u64, usize)>,
@@ -463,7 +465,7 @@ impl Store {
         store
     }
 
-    /// Domain and node for the next copy. Looks at no more than one entry beyond the used ones.
+    /// The domain and the node for the next copy. This looks at no more than one entry beyond the used ones.
     fn best(&self, used_domains: &[usize], used_nodes: &[usize]) -> Option<(usize, usize)> {
         let free_node = |domain: usize| {
             self.domains[domain].parts.by_load.iter().find(|(_, node)| !used_nodes.contains(node)).copied()
@@ -471,7 +473,7 @@ impl Store {
         let free_domain = self.domains_by_load.iter().find(|(_, domain)| !used_domains.contains(domain));
         match free_domain {
             Some((_, domain)) => free_node(*domain).map(|(_, node)| (*domain, node)),
-            // All domains are used, so there are not many.
+            // All domains are used, so there are only a few.
             None => {
                 let nodes = (0..self.domains.len()).filter_map(|domain| Some((free_node(domain)?, domain)));
                 nodes.min().map(|((_, node), domain)| (domain, node))
@@ -479,7 +481,7 @@ impl Store {
         }
     }
 
-    /// Gives the node one more copy; says which of its ranks holds it.
+    /// Gives the node one more copy, and returns the rank that holds it.
     fn put(&mut self, domain: usize, node: usize) -> Rank {
         let held = &mut self.nodes[node];
         let before = held.load();
@@ -514,7 +516,7 @@ mod tests {
         Scheme::Partner { copies }
     }
 
-    /// The node of each rank when nodes of these sizes are filled one after the other.
+    /// The node of each rank if nodes of these sizes are filled one after the other.
     fn filled(sizes: &[usize]) -> Vec<u32> {
         (0u32..).zip(sizes).flat_map(|(node, size)| vec![node; *size]).collect()
     }
@@ -544,7 +546,7 @@ mod tests {
         assert_eq!(figures(&placement), (1, 1, 0));
         assert_eq!(placement.set_of(Rank(5)), Some((1, &[Rank(1), Rank(3), Rank(5), Rank(7)][..])));
         assert_eq!((placement.set_of(Rank(8)), placement.targets(Rank(0))), (None, &[][..]));
-        // Ranks dealt out over the nodes instead of filling them one by one.
+        // The ranks are distributed over the nodes instead of filling one node after the other.
         let placement = place(&[0, 1, 2, 3, 0, 1, 2, 3], &[], rs(2, 2));
         assert_eq!(sets_of(&placement), [[0, 1, 2, 3], [4, 5, 6, 7]]);
         assert_eq!(figures(&placement), (2, 2, 0));
@@ -599,7 +601,7 @@ mod tests {
 
     #[test]
     fn of_groups_of_one_size_one_in_a_domain_that_was_named_is_the_example() {
-        // The domain of two nodes with a rank each, and the node in no domain that has two ranks.
+        // One domain has two nodes with a rank each, and a node outside all domains has two ranks.
         let placement = place(&filled(&[1, 1, 2, 1, 1]), &[0, 0], rs(3, 3));
         assert_eq!((placement.tolerates, placement.tolerates_nodes), (1, 2));
         assert!(
@@ -644,17 +646,17 @@ mod tests {
 
     #[test]
     fn racks_are_kept_apart_and_nodes_where_racks_cannot_be() {
-        // Two racks of two nodes with two ranks: pairs across the racks.
+        // There are two racks of two nodes with two ranks each, so pairs are formed across the racks.
         let (nodes, racks) = (filled(&[2; 4]), [0, 0, 1, 1]);
         let placement = place(&nodes, &racks, xor(8));
         assert_eq!(sets_of(&placement), [[0, 4], [1, 5], [2, 6], [3, 7]]);
         assert_eq!((placement.tolerates, placement.tolerates_nodes), (1, 1));
-        // One rack: sets still survive a node, which is reported separately.
+        // There is one rack. Sets still survive the loss of a node, which is reported separately.
         let placement = place(&nodes, &[3; 4], xor(8));
         assert_eq!(sets_of(&placement), [[0, 2, 4, 6], [1, 3, 5, 7]]);
         assert_eq!(figures(&placement), (0, 1, 2));
         assert!(placement.lost[1].contains("share failure domain 3"), "{:?}", placement.lost);
-        // Two copies in two racks: the second one is at least on another node.
+        // There are two copies but only two racks, so the second copy is at least on another node.
         let placement = place(&nodes, &racks, partner(2));
         assert_eq!((placement.tolerates, placement.tolerates_nodes), (1, 2));
         assert!(placement.lost[0].contains("needs 3 failure domains, but there are 2"), "{:?}", placement.lost);
@@ -690,7 +692,7 @@ mod tests {
             let placement = place(&nodes, &racks, scheme);
             assert_eq!((placement.tolerates, placement.tolerates_nodes), (scheme.parity(), scheme.parity()));
         }
-        // One node has half of the ranks, so that the choice is made rank by rank.
+        // One node holds half of the ranks, so holders are chosen rank by rank.
         let nodes: Vec<u32> = (0..100_000u32).map(|rank| rank.saturating_sub(50_000).div_ceil(50)).collect();
         let placement = place(&nodes, &[], partner(8));
         assert_eq!(placement.tolerates, 8);
@@ -706,7 +708,8 @@ mod tests {
         ]
     }
 
-    /// Sets of ranks that must not be lost together, and how many of each may be: a common view of both kinds of cover.
+    /// Sets of ranks that must not be lost together, and the number of ranks in each that may be lost: a common view of
+    /// both kinds of cover.
     fn losses_allowed(placement: &Placement, scheme: Scheme) -> Vec<(Vec<Rank>, usize)> {
         match &placement.cover {
             Cover::None => Vec::new(),
@@ -722,7 +725,7 @@ mod tests {
         }
     }
 
-    /// Tries out every choice of `count` sites.
+    /// Tests every choice of `count` sites.
     fn survives(groups: &[(Vec<Rank>, usize)], site: &dyn Fn(Rank) -> u32, count: usize) -> bool {
         let all: BTreeSet<u32> = groups.iter().flat_map(|(ranks, _)| ranks).map(|rank| site(*rank)).collect();
         let all: Vec<u32> = all.into_iter().collect();
@@ -780,7 +783,7 @@ mod tests {
                 }
             }
 
-            // Different domains whenever the module says so.
+            // Domains must differ whenever the module says so.
             let mut sizes = BTreeMap::new();
             (0..count).for_each(|index| *sizes.entry(domain(rank(index))).or_insert(0usize) += 1);
             let largest = sizes.values().max().copied().unwrap_or(0);

@@ -1,9 +1,9 @@
-//! A lost shard, made again from what is left of its set.
+//! Rebuilds a lost shard from what is left of its set.
 //!
-//! [`Rebuilt`] reads like a file: asked for a range, it adds up the chunks and parities of the others that give it. Each
-//! input checks its bytes against its own digests; one that finds damage is left out of that segment, and another
-//! combination is taken if the scheme has enough left. The reader checks the result against the digests of the lost
-//! shard itself, which lie in its head and are rebuilt with it: parity alone is never believed.
+//! [`Rebuilt`] reads like a file: when a range is read, it adds up the other members' chunks and parities that yield the
+//! range. Each input checks its bytes against its own digests. An input that finds damage is left out of that segment,
+//! and another combination is used if enough inputs are left. The reader checks the result against the digests of the
+//! lost shard itself, which are in its head and are rebuilt with it: parity alone is never trusted.
 
 #![forbid(unsafe_code)]
 
@@ -18,17 +18,17 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes per unit of work: one read of each input.
+/// The number of bytes per unit of work: one read of each input.
 const UNIT: u64 = 512 * KIB;
-/// Units that are asked for ahead of the one in hand.
+/// The number of units that are requested ahead of the current one.
 const AHEAD: u64 = 4;
 
-/// What is left of one member.
+/// The remaining data of one member.
 #[derive(Clone, Default)]
 pub struct Input {
     /// Its shard. Reading checks the blocks that are touched.
     pub shard: Option<Arc<dyn ReadFile>>,
-    /// Its parity part, and where each of its parities begins.
+    /// Its parity part, and the start of each of its parities.
     pub part: Option<(Arc<dyn ReadFile>, Vec<u64>)>,
 }
 
@@ -43,14 +43,14 @@ pub struct Rebuilt {
 
 #[derive(Default)]
 struct Progress {
-    /// The unit made last, and its bytes.
+    /// The most recently computed unit, and its bytes.
     unit: Option<u64>,
     bytes: Vec<u8>,
     input: Vec<u8>,
-    /// Units before this one have been asked for.
+    /// Units before this one have been requested.
     asked: u64,
     repaired: u64,
-    /// Members whose shard (false) or part (true) did not answer: they are not waited for again.
+    /// Members whose shard (false) or part (true) did not answer, and for which the reader does not wait again.
     silent: BTreeSet<(usize, bool)>,
 }
 
@@ -58,7 +58,7 @@ impl Rebuilt {
     /// The shard of member `lost`; `inputs` has an entry for each member.
     ///
     /// # Errors
-    /// In words, if too little is left, or the numbers do not fit.
+    /// The reason, in words, if too little is left or the numbers do not fit.
     pub fn new(set: SetInfo, lost: usize, mut inputs: Vec<Input>) -> Result<Rebuilt, String> {
         if !set.is_sound() || lost >= set.size() || inputs.len() != set.size() {
             return Err("the description of the set is invalid".into());
@@ -80,12 +80,12 @@ impl Rebuilt {
         Ok(rebuilt)
     }
 
-    /// Segments of inputs that were found damaged and done without.
+    /// The number of segments of inputs that were found damaged and were not used.
     pub fn repaired(&self) -> u64 {
         self.progress.lock().repaired
     }
 
-    /// The code members of a stripe that are there.
+    /// The code members of a stripe that exist, except those in `without`.
     fn present(&self, stripe: usize, without: &[u32]) -> Vec<u32> {
         let shard = |data: &u32| self.inputs[self.set.data_member(stripe, *data)].shard.is_some();
         let part = |parity: &u32| self.inputs[self.set.parity_member(stripe, *parity)].part.is_some();
@@ -94,7 +94,7 @@ impl Rebuilt {
         data.chain(parity).filter(|member| !without.contains(member)).collect()
     }
 
-    /// The place in the set of a code member of a stripe, and whether it is the place's part that gives it.
+    /// The place in the set of a code member of a stripe, and whether the member comes from that place's part.
     fn place_of(&self, stripe: usize, member: u32) -> (usize, bool) {
         match member.checked_sub(self.set.data()) {
             None => (self.set.data_member(stripe, member), false),
@@ -108,7 +108,7 @@ impl Rebuilt {
         (0..self.set.size() as u32).filter(is_silent).collect()
     }
 
-    /// Where a code member's bytes of a range of the chunk lie.
+    /// The file and the range that hold a code member's bytes for a range of the chunk.
     fn input(&self, stripe: usize, member: u32, range: &Range<u64>) -> Option<(&Arc<dyn ReadFile>, Range<u64>)> {
         let (place, is_part) = self.place_of(stripe, member);
         if !is_part {
@@ -125,13 +125,13 @@ impl Rebuilt {
         self.set.chunk().div_ceil(UNIT)
     }
 
-    /// Chunk and range within it of a unit.
+    /// The chunk of a unit, and its range within the chunk.
     fn unit(&self, unit: u64) -> (u32, Range<u64>) {
         let start = unit % self.units_per_chunk() * UNIT;
         ((unit / self.units_per_chunk()) as u32, start..(start + UNIT).min(self.set.chunk()))
     }
 
-    /// Asks for everything that a unit takes.
+    /// Requests everything that a unit needs.
     fn ask(&self, unit: u64, progress: &Progress) {
         let (chunk, range) = self.unit(unit);
         if chunk >= self.set.data() || self.set.shard_range(self.lost, chunk, range.clone()).is_empty() {
@@ -186,7 +186,8 @@ impl Rebuilt {
 }
 
 impl ReadFile for Rebuilt {
-    /// The application's thread asks ahead by itself, and only it may be able to wait for the answers.
+    /// The application's thread requests data ahead of time itself, and only that thread may be able to wait for the
+    /// answers.
     fn readers(&self) -> usize {
         0
     }
@@ -207,7 +208,7 @@ impl ReadFile for Rebuilt {
             let (chunk, within) = (at / self.set.chunk(), at % self.set.chunk());
             let unit = chunk * self.units_per_chunk() + within / UNIT;
             if progress.unit != Some(unit) {
-                // A step back, or far ahead, starts anew.
+                // After a step back, or far ahead, the requests start anew.
                 let from = if (unit..=unit + AHEAD).contains(&progress.asked) { progress.asked } else { unit };
                 (from..=unit + AHEAD).for_each(|unit| self.ask(unit, &progress));
                 progress.asked = unit + AHEAD + 1;
@@ -228,7 +229,7 @@ mod tests {
     use crate::base::Rank;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Zeros, or nothing.
+    /// A file that gives zeros, or does not answer.
     struct Zeros {
         is_silent: bool,
         reads: AtomicU64,

@@ -1,4 +1,4 @@
-//! How the shards of a set are cut into stripes, and who holds the parity of each.
+//! How the shards of a set are cut into stripes, and which member holds the parity of each.
 //!
 //! ```text
 //!   rs(2, 2), members A B C D        stripe 0   stripe 1   stripe 2   stripe 3
@@ -9,10 +9,10 @@
 //! ```
 //!
 //! A set of n members with m parities has n stripes. In stripe s the members s, s+1, … s+m-1 (modulo n) hold parity; the
-//! other k = n-m are data members in that order, and the d-th of them gives its d-th chunk. So every member gives each of
-//! its k chunks to one stripe and holds m parities: the parity, the arithmetic and the traffic are spread evenly, and no
-//! member ever sees a whole shard of another. Chunks are as long as the longest shard needs; shorter shards count as if
-//! they were followed by zeros, which are neither sent nor stored.
+//! other k = n-m are data members in that order, and the d-th data member contributes its d-th chunk. So every member
+//! contributes each of its k chunks to one stripe and holds m parities. The parity, the arithmetic and the traffic are
+//! spread evenly, and no member ever sees a whole shard of another member. Chunks are as long as the longest shard needs;
+//! shorter shards count as if they were followed by zeros, which are neither sent nor stored.
 
 #![forbid(unsafe_code)]
 
@@ -24,14 +24,14 @@ use std::ops::Range;
 /// The maximum number of members that a set may have.
 pub const MEMBERS_MAX: usize = 255;
 
-/// A redundancy set of one checkpoint: its members in order, how long their shards are, and how much parity there is.
+/// A redundancy set of one checkpoint: its members in order, the lengths of their shards, and the number of parities.
 ///
-/// Stored with every parity part.
+/// It is stored with every parity part.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SetInfo {
-    /// Parities per stripe: as many members may be lost.
+    /// The number of parities per stripe, and of members that may be lost.
     pub parity: u32,
-    /// Rank and shard length of each member, in order.
+    /// The rank and the shard length of each member, in order.
     pub members: Vec<(Rank, u64)>,
 }
 
@@ -45,7 +45,7 @@ pub struct ChunkPlace {
 }
 
 impl SetInfo {
-    /// Is this a set that can have been written?
+    /// Could a correct program have written this set?
     pub fn is_sound(&self) -> bool {
         let ranks: std::collections::BTreeSet<Rank> = self.members.iter().map(|(rank, _)| *rank).collect();
         (1..=MEMBERS_MAX).contains(&self.members.len())
@@ -54,12 +54,12 @@ impl SetInfo {
             && self.members.iter().all(|(_, length)| length.is_multiple_of(PAGE) && *length <= 1 << 62)
     }
 
-    /// Number of members.
+    /// The number of members.
     pub fn size(&self) -> usize {
         self.members.len()
     }
 
-    /// Data members per stripe.
+    /// The number of data members per stripe.
     pub fn data(&self) -> u32 {
         self.members.len() as u32 - self.parity
     }
@@ -69,19 +69,19 @@ impl SetInfo {
         self.members.iter().position(|(member, _)| *member == rank)
     }
 
-    /// Bytes per chunk, and per parity: a multiple of a page.
+    /// The number of bytes per chunk, and per parity: a multiple of a page.
     pub fn chunk(&self) -> u64 {
         let longest = self.members.iter().map(|(_, length)| *length).max().unwrap_or(0);
         longest.div_ceil(u64::from(self.data())).next_multiple_of(PAGE)
     }
 
-    /// Where a member's chunk goes.
+    /// The place of a member's chunk in its stripe.
     pub fn place_of_chunk(&self, member: usize, chunk: u32) -> ChunkPlace {
         let n = self.size();
         ChunkPlace { stripe: (member + 2 * n - self.parity as usize - chunk as usize) % n, data: chunk }
     }
 
-    /// The member that is the `data`-th data member of a stripe; it gives its chunk of the same number.
+    /// The member that is the `data`-th data member of a stripe, to which it contributes its chunk of the same number.
     pub fn data_member(&self, stripe: usize, data: u32) -> usize {
         (stripe + (self.parity + data) as usize) % self.size()
     }
@@ -91,15 +91,15 @@ impl SetInfo {
         (stripe + parity as usize) % self.size()
     }
 
-    /// The bytes of a member's shard that a range of its chunk stands for; empty where the shard has ended.
+    /// The bytes of a member's shard that a range of its chunk represents; empty if the shard ends before the range.
     pub fn shard_range(&self, member: usize, chunk: u32, range: Range<u64>) -> Range<u64> {
         let length = self.members[member].1;
         let start = u64::from(chunk) * self.chunk();
         (start + range.start).min(length)..(start + range.end).min(length)
     }
 
-    /// Can the shard of member `lost` be obtained if these members' shards (whatever is said about its own) and parity are
-    /// there?
+    /// Can the shard of member `lost` be obtained if the marked shards and parities exist? The entry of `lost` in `shards`
+    /// does not matter.
     pub fn can_rebuild(&self, lost: usize, shards: &[bool], parities: &[bool]) -> bool {
         (0..self.data()).all(|chunk| {
             let stripe = self.place_of_chunk(lost, chunk).stripe;

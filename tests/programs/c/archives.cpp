@@ -1,4 +1,4 @@
-// Archives of cereal are regions of a checkpoint, without a file between.
+// Archives of the library cereal are saved as regions of a checkpoint, without a file in between.
 
 #include <cereal/archives/binary.hpp>
 #include <cereal/archives/json.hpp>
@@ -29,7 +29,7 @@ struct cell {
     }
 };
 
-// A tree whose shape depends on the rank; every other leaf is the same object.
+// A tree whose shape depends on the rank. Every other leaf is the same shared object.
 std::shared_ptr<cell> grown(int depth, int rank, const std::shared_ptr<cell> &shared) {
     auto node = std::make_shared<cell>();
     node->mass = depth + 0.5 * rank;

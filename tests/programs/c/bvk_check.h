@@ -1,4 +1,4 @@
-// What the programs of tests/mpi_c.rs share.
+// Shared code of the programs for tests/mpi_c.rs.
 #ifndef BVK_CHECK_H
 #define BVK_CHECK_H
 

@@ -1,4 +1,4 @@
-// Every function of include/bivouac.h, its mistakes included. Run on two ranks by tests/mpi_c.rs; prints `ok` on rank 0 at the end.
+// Every function of include/bivouac.h, including its mistakes. tests/mpi_c.rs runs it on two ranks; rank 0 prints `ok` at the end.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static void protect(bvk_session_t session) {
     IS(bvk_protect_id(session, 7, few, 3, BVK_I32), BVK_OK);
 }
 
-// The initialisers set the size and nothing else.
+// The initializers set the size and nothing else.
 static void initialisers(void) {
     bvk_options options = BVK_OPTIONS_INIT;
     bvk_region region = BVK_REGION_INIT;
@@ -46,7 +46,7 @@ static void initialisers(void) {
     CHECK(!options.settings && !region.shape && stats.blocked_total_s == 0 && !report.reason[511] && !restored.level);
 }
 
-// What needs no session.
+// Calls that need no session.
 static void alone(void) {
     CHECK(strlen(bvk_version()) >= 5);
     CHECK(!strcmp(bvk_status_name(BVK_AGAIN), "BVK_AGAIN"));
@@ -59,7 +59,7 @@ static void alone(void) {
     CHECK(strstr(bvk_error(), "log level") != NULL);
 }
 
-// Handles that are none.
+// Handles that are not valid.
 static void without_session(void) {
     bvk_session_t none = NULL, wild = (bvk_session_t)(void *)field;
     uint64_t number;
@@ -144,7 +144,7 @@ static void without_session(void) {
     IS(bvk_close(&wild), BVK_ERR_HANDLE);
 }
 
-// Mistakes in opening, on one rank or on all: the same answer everywhere, and nobody waits for ever.
+// Mistakes at opening, on one rank or on all: the answer is the same everywhere, and nobody waits for ever.
 static void bad_openings(void) {
     bvk_session_t session = (bvk_session_t)(void *)field;
     bvk_options options = BVK_OPTIONS_INIT;
@@ -167,7 +167,7 @@ static void bad_openings(void) {
     options.size = 3;
     IS(bvk_open(MPI_COMM_WORLD, &options, &session), BVK_ERR_OPEN);
     CHECK(strstr(bvk_error(), "sizeof(bvk_options)"));
-    // One rank has no place for the handle.
+    // One rank gives no pointer for the handle.
     IS(bvk_open(MPI_COMM_WORLD, NULL, rank == 0 ? NULL : &session), BVK_ERR_OPEN);
     IS(bvk_open(MPI_COMM_NULL, NULL, &session), BVK_ERR_MPI);
     IS(bvk_open_f(MPI_Comm_c2f(MPI_COMM_NULL), NULL, &session), BVK_ERR_MPI);
@@ -185,7 +185,7 @@ static bvk_session_t reopen(void) {
 
 static int says(const char *text) { return strstr(bvk_error(), text) != NULL; }
 
-// A second session of the same job and group: it is this process that has the first one, and nobody has to look for another.
+// A second session of the same job and group. The error says that this process has the first one, so nobody has to look for another.
 static void twice(void) {
     bvk_session_t second = NULL;
     IS(bvk_open(MPI_COMM_WORLD, NULL, &second), BVK_ERR_OPEN);
@@ -193,7 +193,7 @@ static void twice(void) {
     CHECK(second == NULL && !says("another run"));
 }
 
-// Regions by the list: all or none.
+// Lists of regions: either all or none are protected.
 static void many(bvk_session_t session) {
     enum { MANY = 10000 };
     static char names[MANY][16];
@@ -216,7 +216,7 @@ static void many(bvk_session_t session) {
     IS(bvk_protect_many(session, list, 0), BVK_OK);
     IS(bvk_protect_many(session, NULL, 0), BVK_OK);
     IS(bvk_protect_many(session, NULL, 2), BVK_ERR_ARGUMENT);
-    // One that cannot be, and none is protected.
+    // One region is invalid, so none is protected.
     list[7].kind = 99;
     IS(bvk_protect_many(session, list, MANY), BVK_ERR_ARGUMENT);
     CHECK(says("entry 7") && says("list 7") && says("99"));
@@ -233,7 +233,7 @@ static void many(bvk_session_t session) {
     list[9].size = sizeof list[9];
     IS(bvk_unprotect(session, "shaped"), BVK_ERR_ARGUMENT);
     IS(bvk_unprotect(session, "list 6"), BVK_ERR_ARGUMENT);
-    // All of them; what has the name of one is replaced.
+    // Now all are protected, and replace a region of the same name.
     IS(bvk_unprotect_all(session), BVK_OK);
     protect(session);
     IS(bvk_protect(session, "list 5", field, 3, BVK_F64), BVK_OK);
@@ -245,7 +245,7 @@ static void many(bvk_session_t session) {
     IS(bvk_unprotect_all(session), BVK_OK);
 }
 
-// Names of any length and lists of any number: an error says what it has left out.
+// Names of any length and lists of any number: an error says how much it leaves out.
 static void long_texts(bvk_session_t session) {
     static char name[5001];
     memset(name, 'x', 5000);
@@ -322,12 +322,12 @@ static void checkpoints(bvk_session_t session) {
     IS(bvk_release(&again), BVK_ERR_HANDLE);
     reports_until(session, 1, BVK_LEVEL_SYSTEM, 1);
 
-    // A name that cannot be used, on one rank only: a no of that rank, which the others hear, and numbers stay in step.
+    // A name that cannot be used, on one rank only: that rank votes no, the others hear of it, and the operation numbers stay in step.
     int status = bvk_checkpoint(session, rank == 1 ? NULL : "heat", 2, NULL);
     CHECK(rank == 1 ? status == BVK_ERR_REGION : status == BVK_OK);
     if (rank == 0) reports_until(session, 2, BVK_LEVEL_CAPTURED, 0);
 
-    // Step by step, with two begun at once; one of them is given up on one rank.
+    // Two checkpoints are open at the same time, step by step; one rank gives up one of them.
     bvk_checkpoint_t first = NULL, second = NULL;
     double other[2] = {2.5, rank};
     set(3);
@@ -339,7 +339,7 @@ static void checkpoints(bvk_session_t session) {
     IS(bvk_save(first, "bad", NULL, 2, BVK_F64), BVK_ERR_ARGUMENT);
     uint64_t shape[2] = {1, 2};
     IS(bvk_save_shaped(first, "shaped", other, BVK_F64, 2, shape), BVK_OK);
-    // What is held may be overwritten; it may be held again, with the same shape.
+    // Held data may be overwritten; the region may be held again, with the same shape.
     double early[2] = {1.5, rank};
     IS(bvk_save(first, "early", early, 2, BVK_F64), BVK_OK);
     IS(bvk_save(first, "again", early, 2, BVK_F64), BVK_OK);
@@ -350,20 +350,20 @@ static void checkpoints(bvk_session_t session) {
     IS(bvk_hold(first), BVK_OK);
     IS(bvk_save(first, "again", early, 1, BVK_F64), BVK_ERR_REGION);
     early[0] = early[1] = -1;
-    // Saved again and not held again: as it is at the capture.
+    // A region that is saved again but not held again is taken as it is at the capture.
     IS(bvk_save(first, "last", early, 2, BVK_F64), BVK_OK);
     IS(bvk_hold(first), BVK_OK);
     early[1] = -2;
     IS(bvk_save(first, "last", early, 2, BVK_F64), BVK_OK);
     IS(bvk_save_protected(first), BVK_OK);
     IS(bvk_save_protected(first), BVK_OK);
-    // What is protected at the capture counts, not what was before.
+    // Only the regions that are protected at the capture count.
     IS(bvk_protect(session, "gone", field, N, BVK_F64), BVK_OK);
     IS(bvk_unprotect(session, "gone"), BVK_OK);
     IS(bvk_capture(&first, &pending), BVK_OK);
     CHECK(first == NULL);
     IS(bvk_save_protected(second), BVK_OK);
-    // A protected region does not take the place of one that is held.
+    // A protected region does not replace a held one.
     bvk_checkpoint_t third = NULL;
     IS(bvk_begin_checkpoint(session, "heat", 8, &third), BVK_OK);
     IS(bvk_save(third, "field", early, 2, BVK_F64), BVK_OK);
@@ -378,10 +378,10 @@ static void checkpoints(bvk_session_t session) {
     IS(bvk_capture(&ended, NULL), BVK_ERR_HANDLE);
     IS(bvk_wait(pending, BVK_LEVEL_SYSTEM, NULL), BVK_OK);
     IS(bvk_release(&pending), BVK_OK);
-    // Who gave up knows.
+    // The rank that gave up knows so already.
     if (rank == 1) reports_until(session, 4, BVK_LEVEL_CAPTURED, 0);
 
-    // The number that means the newest one cannot be taken; a handle from before does not stay.
+    // The number that means the newest version cannot be taken, and the old handle is cleared.
     bvk_pending_t none = pending;
     IS(bvk_checkpoint(session, "heat", BVK_NEWEST, &none), BVK_ERR_ARGUMENT);
     CHECK(none == NULL);
@@ -389,7 +389,7 @@ static void checkpoints(bvk_session_t session) {
     IS(bvk_checkpoint(session, "heat", (uint64_t)-2, &none), BVK_ERR_ARGUMENT);
     CHECK(strstr(bvk_error(), "-2"));
 
-    // Waiting on another rank's mistake ends.
+    // Waiting ends if another rank made a mistake.
     IS(bvk_checkpoint(session, rank == 0 ? "" : "heat", 5, &pending), rank == 0 ? BVK_ERR_REGION : BVK_OK);
     if (rank == 1) {
         IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_ERR_NOT_COMMITTED);
@@ -398,7 +398,7 @@ static void checkpoints(bvk_session_t session) {
     }
 }
 
-// Regions that are written and read as files of C's library, and without them.
+// Regions that are written and read as files of the C library, and regions that are streamed without files.
 static void streams(bvk_session_t session) {
     enum { LINES = 200000 };
     bvk_checkpoint_t checkpoint = NULL;
@@ -451,7 +451,7 @@ static void streams(bvk_session_t session) {
     rewind(file);
     CHECK(fgetc(file) == EOF && ferror(file) && fclose(file) == 0);
 
-    // A file that is still open is no region: the capture is refused, and closing it later says that it is none.
+    // A file that is still open is not a region: the capture is refused, and closing the file later fails.
     IS(bvk_begin_checkpoint(session, "streams", 2, &checkpoint), BVK_OK);
     file = bvk_fopen(checkpoint, "open");
     CHECK(file != NULL && fputs("words", file) >= 0);
@@ -464,7 +464,7 @@ static void streams(bvk_session_t session) {
     CHECK(fputs("words", file) >= 0 && fclose(file) != 0);
 }
 
-// Regions that are files which the program writes itself.
+// Regions that are files written by the program itself.
 static void files(bvk_session_t session) {
     bvk_checkpoint_t checkpoint = NULL;
     bvk_pending_t pending = NULL;
@@ -488,7 +488,7 @@ static void files(bvk_session_t session) {
     CHECK(fopen(kept, "r") == NULL);
     IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
     IS(bvk_release(&pending), BVK_OK);
-    // One rank has not written it: there is no version, and that rank hears why.
+    // One rank has not written its file: there is no version, and that rank hears why.
     IS(bvk_begin_checkpoint(session, "files", 2, &checkpoint), BVK_OK);
     IS(bvk_route(checkpoint, "dump", &path), BVK_OK);
     if (rank != ranks - 1) {
@@ -515,7 +515,7 @@ static void files(bvk_session_t session) {
     CHECK(fopen(kept, "r") == NULL);
 }
 
-// Output files that grow beside the checkpoints; the root writes one.
+// Output files that grow while checkpoints are taken; the root writes one.
 static void companions(bvk_session_t session) {
     char given[512], line[64] = "";
     const char *path = NULL;
@@ -575,11 +575,11 @@ static void restarts(bvk_session_t session) {
     CHECK(restored.level >= BVK_LEVEL_PROCESS && restored.level <= BVK_LEVEL_SYSTEM);
     IS(bvk_restore(session, "heat", 1, NULL), BVK_OK);
     CHECK(is(1));
-    // Nothing is protected, and the checkpoint has regions: a mistake that would pass for a restart.
+    // Nothing is protected, but the checkpoint has regions: this mistake would look like a restart.
     IS(bvk_unprotect_all(session), BVK_OK);
     IS(bvk_restore(session, "heat", BVK_NEWEST, NULL), BVK_ERR_RESTART);
     CHECK(strstr(bvk_error(), "nothing is protected") && strstr(bvk_error(), "field"));
-    // What is left out is told.
+    // A warning names the regions that are left out.
     IS(bvk_protect_id(session, 7, few, 3, BVK_I32), BVK_OK);
     IS(bvk_restore(session, "heat", 1, NULL), BVK_OK);
     protect(session);
@@ -587,12 +587,12 @@ static void restarts(bvk_session_t session) {
     CHECK(strstr(bvk_error(), "77") && strstr(bvk_error(), "versions that can: 3, 1"));
     IS(bvk_restore(session, rank == 0 ? NULL : "heat", BVK_NEWEST, NULL), rank == 0 ? BVK_ERR_REGION : BVK_ERR_RESTART);
 
-    // A structure without its size on one rank ends the restart of all.
+    // If one rank gives a structure without its size, the restart of all ranks ends.
     bvk_restored unset = {.size = rank == 1 ? 1 : sizeof unset};
     IS(bvk_restore(session, "heat", BVK_NEWEST, &unset), BVK_ERR_RESTART);
     CHECK(strstr(bvk_error(), "rank 1") && strstr(bvk_error(), "sizeof(bvk_restored)"));
 
-    // As attempts: rank 1 refuses the newest, so all get the next older one.
+    // The restart makes attempts: rank 1 refuses the newest version, so all ranks get the next older one.
     bvk_restart_t restart = NULL;
     bvk_checkpoint_t begun = NULL;
     IS(bvk_begin_restore(session, "no such series", BVK_NEWEST, &restart), BVK_NOTHING);
@@ -619,7 +619,7 @@ static void restarts(bvk_session_t session) {
     IS(bvk_load(restart, "last", held, 2, BVK_F64), BVK_OK);
     CHECK(held[0] == -1 && held[1] == -2);
     CHECK(other[0] == 2.5 && other[1] == rank);
-    // Begun before, and refused inside the restart: the handle stays.
+    // The checkpoint was begun earlier, and calls with it are refused inside the restart: the handle stays.
     IS(bvk_abort(&begun), BVK_ERR_STATE);
     IS(bvk_capture(&begun, NULL), BVK_ERR_STATE);
     CHECK(begun != NULL);
@@ -636,7 +636,7 @@ static void restarts(bvk_session_t session) {
     IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_reject(restart, NULL), BVK_ERR_ARGUMENT);
     IS(bvk_load_protected(restart), BVK_OK);
-    // One rank rejects the version, and all go on to the next older one: other copies of it are alike.
+    // One rank rejects the version, so all ranks continue with the next older one: other copies of the version are the same.
     if (rank != 0) IS(bvk_reject(restart, "not a number"), BVK_OK);
     IS(bvk_end_restore(&restart, 1, NULL), BVK_AGAIN);
     IS(bvk_saved_version(restart, &number), BVK_OK);
@@ -649,28 +649,28 @@ static void restarts(bvk_session_t session) {
     IS(bvk_load_protected(ended), BVK_ERR_HANDLE);
     IS(bvk_reject(ended, "late"), BVK_ERR_HANDLE);
 
-    // Rejecting all there are ends the restart with each reason.
+    // If all versions are rejected, the restart ends with the reason for each.
     IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &restart), BVK_OK);
     int end = BVK_AGAIN;
     for (int tries = 0; end == BVK_AGAIN; tries++) {
         CHECK(tries < 2);
-        // Whether a rank that rejects a version has loaded it makes no difference.
+        // It makes no difference whether a rank that rejects a version has loaded it.
         if (rank == 0) IS(bvk_reject(restart, "not a number"), BVK_OK);
         end = bvk_end_restore(&restart, rank != 0, NULL);
     }
     CHECK(end == BVK_ERR_RESTART && restart == NULL && strstr(bvk_error(), "rejected by the program: not a number"));
 
-    // A rank that has not loaded, for a reason of its own, ends the restart on all.
+    // If a rank could not load for a reason of its own, the restart ends on all ranks.
     IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_end_restore(&restart, rank == 0, NULL), BVK_ERR_RESTART);
     CHECK(restart == NULL && strstr(bvk_error(), "has not loaded"));
 
-    // A region that is not there ends the restart on all ranks: an older version would not have it either.
+    // If a region is missing, the restart ends on all ranks: an older version would not have it either.
     IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &restart), BVK_OK);
     int ok = rank == 0 || bvk_load(restart, "nobody", other, 2, BVK_F64) == BVK_OK;
     IS(bvk_end_restore(&restart, ok, NULL), BVK_ERR_RESTART);
     CHECK(restart == NULL && strstr(bvk_error(), "nobody"));
-    // One rank has no place for the handle: both hear of it.
+    // One rank gives no pointer for the handle: both ranks hear of it.
     int status = bvk_begin_restore(session, "heat", BVK_NEWEST, rank == 0 ? NULL : &restart);
     if (rank == 0) CHECK(status == BVK_ERR_ARGUMENT);
     else {
@@ -706,7 +706,7 @@ static void histories(bvk_session_t session) {
     IS(bvk_history_restore(history, 9), BVK_ERR_DEVICE);
     IS(bvk_history_wait_flushed(history), BVK_OK);
 
-    // Its versions in a checkpoint, and back in another history of the name.
+    // The versions of a history are saved in a checkpoint, and loaded into another history of the same name.
     bvk_checkpoint_t checkpoint = NULL;
     bvk_pending_t pending = NULL;
     IS(bvk_begin_checkpoint(session, "adjoint", 1, &checkpoint), BVK_OK);
@@ -735,10 +735,10 @@ static void histories(bvk_session_t session) {
     IS(bvk_history_field(history, "few", few, 3, BVK_I32), BVK_OK);
     IS(bvk_history_restore(history, 2), BVK_OK);
     CHECK(few[1] == 21 + rank);
-    // Left open: the session closes it.
+    // The history is left open: the session closes it.
 }
 
-// Without a GPU every declaration is accepted, and nothing is marked. Calls before bvk_offload say what is missing.
+// Without a GPU every declaration is accepted, and nothing is marked. Calls before bvk_offload say that it is missing.
 static void offloading(bvk_session_t session) {
     bvk_write_set_t writes = (bvk_write_set_t)(void *)field;
     bvk_pending_t pending = NULL;
@@ -755,7 +755,7 @@ static void offloading(bvk_session_t session) {
     IS(bvk_offload(session, -7, 0), BVK_ERR_ARGUMENT);
     IS(bvk_offload(session, BVK_NO_GPU, (uint64_t)1 << 50), BVK_ERR_DEVICE);
     CHECK(strstr(bvk_error(), "no node memory for marked shards of") && strstr(bvk_error(), "with 0 bytes nothing is prepared"));
-    // As it was before that.
+    // The state is as it was before that call.
     IS(bvk_before_write(session, field, sizeof field), BVK_ERR_STATE);
     IS(bvk_offload(session, BVK_NO_GPU, 1 << 20), BVK_OK);
     IS(bvk_offload(session, BVK_NO_GPU, 0), BVK_OK);
@@ -782,7 +782,7 @@ static void offloading(bvk_session_t session) {
     IS(bvk_before_write(session, NULL, 0), BVK_OK);
     IS(bvk_before_write(session, NULL, 8), BVK_ERR_ARGUMENT);
     IS(bvk_before_write(session, field, UINT64_MAX), BVK_ERR_ARGUMENT);
-    // Nothing there is followed.
+    // The library does not watch this memory.
     IS(bvk_before_write(session, (const void *)(uintptr_t)8, 8), BVK_OK);
     IS(bvk_before_write_on(session, field, sizeof field, NULL), BVK_OK);
     IS(bvk_before(writes), BVK_OK);
@@ -803,7 +803,7 @@ static void offloading(bvk_session_t session) {
     IS(bvk_before((bvk_write_set_t)(void *)session), BVK_ERR_HANDLE);
     CHECK(strstr(bvk_error(), "set of writes"));
     IS(bvk_write_set(session, "advance", data, bytes, 3, &writes), BVK_OK);
-    // Left open: the session closes it.
+    // The set is left open: the session closes it.
 }
 
 static void decisions(bvk_session_t session) {
@@ -829,7 +829,7 @@ static void decisions(bvk_session_t session) {
     memset(&stats, 0xab, sizeof stats);
     stats.size = 0;
     IS(bvk_get_stats(session, &stats), BVK_ERR_ARGUMENT);
-    // An older header's structure: nothing behind it is touched.
+    // An older header has a shorter structure: nothing after its end is touched.
     stats.size = offsetof(bvk_stats, abandoned);
     IS(bvk_get_stats(session, &stats), BVK_OK);
     CHECK(stats.captured >= 3 && stats.abandoned == 0xababababababababu);
@@ -850,7 +850,7 @@ static void decisions(bvk_session_t session) {
     IS(bvk_next_report(session, &report), BVK_ERR_ARGUMENT);
 }
 
-// Sessions on sub-communicators, beside the one of all ranks.
+// Sessions on sub-communicators, in addition to the session of all ranks.
 static void groups(void) {
     MPI_Comm half;
     bvk_session_t session = NULL;
@@ -862,7 +862,7 @@ static void groups(void) {
     number = 0;
     IS(bvk_restore(session, "alone", BVK_NEWEST, NULL), BVK_OK);
     CHECK(number == 41);
-    // Begun, and never ended: closing gives it up.
+    // The checkpoint was begun and never ended: closing the session gives it up.
     bvk_checkpoint_t left = NULL;
     IS(bvk_begin_checkpoint(session, "alone", 2, &left), BVK_OK);
     bvk_session_t copy = session;
@@ -874,7 +874,7 @@ static void groups(void) {
     MPI_Comm_free(&half);
 }
 
-// A directory that cannot be used: a report without a name says so, and so does waiting for the level that is out of reach.
+// A directory that cannot be used: a report without a name says so, and so does a wait for the level that cannot be reached.
 static void tier_that_is_off(void) {
     const char *settings[] = {"job.group=off", "global.directory=/proc/nope", NULL};
     bvk_options options = BVK_OPTIONS_INIT;
@@ -886,7 +886,7 @@ static void tier_that_is_off(void) {
     IS(bvk_next_report(session, &report), BVK_OK);
     CHECK(!report.name[0] && report.version == 0 && report.level == BVK_LEVEL_SYSTEM && report.committed == 0);
     CHECK(strstr(report.reason, "/proc/nope") != NULL);
-    // Of nothing there is no checkpoint: it would be the newest one.
+    // There is no checkpoint without regions: it would be the newest one.
     IS(bvk_checkpoint(session, "off", 1, NULL), BVK_ERR_REGION);
     CHECK(says("has no region"));
     double numbers[8] = {0};
@@ -905,7 +905,7 @@ struct shared {
     int wrong;
 };
 
-// Local calls on another thread, at the same time; an error's text belongs to the thread that made the mistake.
+// Local calls on another thread, at the same time. An error's text belongs to the thread that made the mistake.
 static void *beside(void *given) {
     struct shared *shared = given;
     bvk_stats stats = BVK_STATS_INIT;
@@ -950,7 +950,7 @@ static void *on_the_wrong_thread(void *given) {
     return NULL;
 }
 
-// With MPI_THREAD_FUNNELED another thread is refused, and the session goes on.
+// With MPI_THREAD_FUNNELED, another thread is refused, and the session continues to work.
 static int funneled(void) {
     struct shared shared = {NULL, NULL, 0};
     pthread_t thread;
@@ -967,7 +967,7 @@ static int funneled(void) {
     return 0;
 }
 
-// What is protected has room in node memory before the first checkpoint asks for it.
+// Protected regions get room in node memory before the first checkpoint needs it.
 static int ready(double limit) {
     bvk_session_t session = NULL;
     void *data = malloc(READY_BYTES);
@@ -983,7 +983,7 @@ static int ready(double limit) {
     return 0;
 }
 
-// A session that the environment keeps from opening: all ranks go on, so that what the root has to say is not cut off.
+// The environment keeps a session from opening: all ranks continue, so that the root's message is not cut off.
 static int refused(void) {
     bvk_session_t session = NULL;
     IS(bvk_open(MPI_COMM_WORLD, NULL, &session), BVK_ERR_OPEN);
@@ -991,7 +991,7 @@ static int refused(void) {
     return 0;
 }
 
-// A rank that opens later than the others want to wait in silence. Nobody has called bvk_log, and no session is open yet.
+// One rank opens later than the others are willing to wait silently. Nobody has called bvk_log, and no session is open yet.
 static int late(void) {
     bvk_session_t session = NULL;
     const struct timespec second = {1, 0};
@@ -1029,7 +1029,7 @@ int main(int argc, char **argv) {
     }
     initialisers();
     alone();
-    // Before MPI there is no session, and nothing breaks.
+    // Before MPI_Init there is no session, and the calls fail cleanly.
     IS(bvk_open(MPI_COMM_WORLD, NULL, &session), BVK_ERR_MPI);
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &granted);
     CHECK(granted == MPI_THREAD_MULTIPLE);
@@ -1054,7 +1054,7 @@ int main(int argc, char **argv) {
     threads(session);
     many(session);
     long_texts(session);
-    // With a method every file counts, as one that refers to others or as a whole one.
+    // With a reduction method, every file counts, either as one that refers to others or as a whole one.
     bvk_stats stats = BVK_STATS_INIT;
     IS(bvk_get_stats(session, &stats), BVK_OK);
     CHECK(stats.packed_files + stats.whole_files >= 1 && stats.reduced_bytes >= stats.stored_bytes && stats.stored_bytes > 0);
@@ -1062,7 +1062,7 @@ int main(int argc, char **argv) {
     CHECK(stats.compressed_from == 0 && stats.compressed_to == 0 && stats.compress_total_s == 0);
     bvk_restart_t left = NULL;
     IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &left), BVK_OK);
-    // Closing gives an open restart up, too.
+    // Closing also gives up an open restart.
     IS(bvk_close(&session), BVK_OK);
     IS(bvk_end_restore(&left, 1, NULL), BVK_ERR_HANDLE);
     without_session();

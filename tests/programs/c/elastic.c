@@ -1,5 +1,5 @@
-// Restarts on another number of ranks by the C interface, and its mistakes: `elastic save` on 4 ranks, then `elastic load` on others; with
-// `funneled` behind it below MPI_THREAD_MULTIPLE. Run by tests/mpi_c.rs; prints `ok` on rank 0 at the end.
+// Restarts on another number of ranks through the C interface, and its mistakes: `elastic save` on 4 ranks, then `elastic load` on others.
+// With the argument `funneled` after that, it runs below MPI_THREAD_MULTIPLE. tests/mpi_c.rs runs it; rank 0 prints `ok` at the end.
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@ static int ranks;
 
 static double value(uint64_t y, uint64_t x) { return 1000.0 * (double)y + (double)x; }
 
-// Rows of a grid with a ring of ghost cells, of which those behind a row are two.
+// Rows of a grid, surrounded by ghost cells: one before each row, and two after it.
 struct rows {
     uint64_t first, count, elements;
     double *cells;
@@ -39,7 +39,7 @@ static void set(const struct rows *rows) {
     }
 }
 
-// Every cell has its value, and no ghost cell was touched.
+// Checks that every cell has its value, and that no ghost cell was touched.
 static void check(const struct rows *rows) {
     double sum = 0;
     for (uint64_t at = 0; at < rows->elements; at++) sum += rows->cells[at];
@@ -52,7 +52,7 @@ static void check(const struct rows *rows) {
     CHECK(sum == -(double)(rows->elements - rows->count * NX));
 }
 
-// Planes of a cube dealt in turn, each in memory of its own; the last rank has none if there are several.
+// Planes of a cube that are dealt in turn, each in its own memory. If there are several ranks, the last one has none.
 struct planes {
     size_t count;
     int32_t *memory[NZ];
@@ -92,7 +92,7 @@ static void check_planes(const struct planes *planes) {
     }
 }
 
-// Vertices of a mesh, from the last one on: those whose numbers have the same rest go to one rank.
+// Vertices of a mesh, in descending order: those whose numbers have the same remainder belong to one rank.
 enum { VERTICES = 501 };
 struct mesh {
     size_t count;
@@ -121,14 +121,14 @@ static void check_mesh(struct mesh *mesh) {
     }
 }
 
-// An error that all ranks have, with these words.
+// An error with these words, which all ranks get.
 #define DISAGREED(call, words)             \
     do {                                   \
         IS(call, BVK_ERR_DISAGREED);       \
         CHECK(strstr(bvk_error(), words)); \
     } while (0)
 
-// Each time one thing is wrong on the last of the four ranks, and all hear of it in the same words.
+// Each time, one thing is wrong on the last of the four ranks, and all ranks get an error with the same words.
 static void wrong_boxes(bvk_session_t session) {
     uint64_t shape[2] = {NY, NX}, origin[2] = {NY * (uint64_t)rank / (uint64_t)ranks, 0};
     uint64_t extent[2] = {NY * ((uint64_t)rank + 1) / (uint64_t)ranks - origin[0], NX};
@@ -149,7 +149,7 @@ static void wrong_boxes(bvk_session_t session) {
     DISAGREED(bvk_boxes(session, 2, shape, 1, origin, extent, wrong ? endless : NULL, NULL, 0, &boxes), "ghost cells of");
     DISAGREED(bvk_boxes(session, 2, shape, 1, origin, extent, NULL, NULL, 0, wrong ? NULL : &boxes), "boxes is NULL");
     CHECK(!boxes);
-    // Without a part of the array on purpose.
+    // A part of the array is left out on purpose.
     IS(bvk_boxes(session, 2, shape, 1, origin, wrong ? narrower : extent, NULL, NULL, 1, &boxes), BVK_OK);
     IS(bvk_boxes_close(&boxes), BVK_OK);
     IS(bvk_boxes_close(&boxes), BVK_OK);
@@ -175,7 +175,7 @@ static void wrong_lists(bvk_session_t session, struct mesh *mesh) {
     IS(bvk_boxes_close(&boxes), BVK_OK);
 }
 
-// What this rank alone can know.
+// Mistakes that only this rank can know of.
 static void wrong_memory(bvk_session_t session, const struct rows *rows, const struct planes *planes) {
     bvk_boxes_t none = NULL, wild = (bvk_boxes_t)(void *)&none;
     IS(bvk_protect_on(session, "t", none, rows->cells, rows->elements, BVK_F64), BVK_ERR_HANDLE);
@@ -183,7 +183,7 @@ static void wrong_memory(bvk_session_t session, const struct rows *rows, const s
     IS(bvk_protect_on(session, "t", rows->boxes, NULL, rows->elements, BVK_F64), BVK_ERR_ARGUMENT);
     IS(bvk_protect_on(session, "t", rows->boxes, rows->cells, rows->elements, 99), BVK_ERR_ARGUMENT);
     IS(bvk_protect_on(session, NULL, rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_ERR_ARGUMENT);
-    // Without the ghost cells every value would be at another place.
+    // Without the ghost cells, every value would be in another place.
     IS(bvk_protect_on(session, "t", rows->boxes, rows->cells, rows->count * NX, BVK_F64), BVK_ERR_REGION);
     CHECK(strstr(bvk_error(), "with its ghost cells"));
     IS(bvk_protect_on(session, "t", rows->boxes, NULL, 0, BVK_F64), BVK_ERR_REGION);
@@ -198,7 +198,7 @@ static void wrong_memory(bvk_session_t session, const struct rows *rows, const s
     IS(bvk_protect_per_rank(session, "r", rows->cells, 1, BVK_F64, 3), BVK_ERR_ARGUMENT);
     IS(bvk_protect_on(session, "none", planes->boxes, NULL, 0, BVK_I32), planes->count ? BVK_ERR_REGION : BVK_OK);
     if (!planes->count) IS(bvk_unprotect(session, "none"), BVK_OK);
-    // What is on boxes or a value cannot be live.
+    // A region on boxes, or a value, cannot be live.
     IS(bvk_protect_on(session, "t", rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_OK);
     IS(bvk_set_live(session, "t", 1), BVK_ERR_ARGUMENT);
     IS(bvk_unprotect(session, "t"), BVK_OK);
@@ -211,7 +211,7 @@ static void save(bvk_session_t session, const struct rows *rows, const struct pl
     wrong_boxes(session);
     wrong_memory(session, rows, planes);
     bvk_pending_t pending;
-    // Of all that is protected.
+    // This checkpoint holds everything that is protected.
     IS(bvk_protect_on(session, "rows", rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_OK);
     IS(bvk_protect_boxes_on(session, "planes", planes->boxes, planes->count, (void *const *)planes->memory, planes->elements, BVK_I32), BVK_OK);
     IS(bvk_protect_shared(session, "step", &step, 1, BVK_U64), BVK_OK);
@@ -220,13 +220,13 @@ static void save(bvk_session_t session, const struct rows *rows, const struct pl
     IS(bvk_checkpoint(session, "protected", 5, &pending), BVK_OK);
     IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
     IS(bvk_release(&pending), BVK_OK);
-    // A rank that has another step than the others: no checkpoint.
+    // One rank has another step than the others, so there is no checkpoint.
     step = (uint64_t)(rank == 1 ? 7 : 6);
     IS(bvk_checkpoint(session, "unequal", 6, &pending), BVK_OK);
     IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_ERR_NOT_COMMITTED);
     CHECK(strstr(bvk_error(), "step"));
     IS(bvk_release(&pending), BVK_OK);
-    // Put together; what was given as a value is copied at once.
+    // The program puts this checkpoint together itself; a shared value is copied at once.
     bvk_checkpoint_t checkpoint;
     IS(bvk_begin_checkpoint(session, "saved", 9, &checkpoint), BVK_OK);
     IS(bvk_save_on(checkpoint, "rows", rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_OK);
@@ -242,14 +242,14 @@ static void save(bvk_session_t session, const struct rows *rows, const struct pl
     IS(bvk_capture(&checkpoint, &pending), BVK_OK);
     IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
     IS(bvk_release(&pending), BVK_OK);
-    // One region that is its rank's own.
+    // One region belongs to its rank alone.
     IS(bvk_protect(session, "own", mine, 2, BVK_U64), BVK_OK);
     IS(bvk_checkpoint(session, "bound", 3, &pending), BVK_OK);
     IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
     IS(bvk_release(&pending), BVK_OK);
 }
 
-// A mesh is saved and loaded by itself.
+// A mesh is saved and loaded separately.
 static void save_mesh(bvk_session_t session) {
     struct mesh *mesh = make_mesh(session);
     wrong_lists(session, mesh);
@@ -304,17 +304,17 @@ static void load_protected(bvk_session_t session, const struct rows *rows, const
     CHECK(restored.version == 5 && restored.ranks == 4 && step == 5);
     check(rows);
     check_planes(planes);
-    // Of as many ranks each has its own back, of others nothing is touched.
+    // On as many ranks, each gets its own value back; on other numbers, nothing is touched.
     CHECK(ranks == 4 ? mine[0] == (uint64_t)rank * 10 && mine[1] == 4 : mine[0] == 77 && mine[1] == 77);
     CHECK(ranks == 4 ? before[0] == (uint64_t)rank * 10 : before[0] == 77);
-    // Of another type or length than was saved, on one rank: the restart of all fails.
+    // If one rank protects the value with another type or length than was saved, the restart of all ranks fails.
     if (rank == 0) IS(bvk_protect_shared(session, "step", &step, 1, BVK_F64), BVK_OK);
     IS(bvk_restore(session, "protected", BVK_NEWEST, NULL), BVK_ERR_RESTART);
     CHECK(strstr(bvk_error(), "of type"));
     IS(bvk_unprotect_all(session), BVK_OK);
 }
 
-// An array of another shape, and memory that does not fit on one rank.
+// One array has another shape, and one rank's memory does not fit.
 static void wrong_loads(bvk_session_t session, const struct rows *rows) {
     uint64_t shape[2] = {NY, NX + 1}, origin[2] = {rows->first, 0}, extent[2] = {rows->count, NX + 1};
     bvk_boxes_t other;
@@ -328,18 +328,18 @@ static void wrong_loads(bvk_session_t session, const struct rows *rows) {
     IS(bvk_load_on(restart, "rows", rows->boxes, rows->cells, rows->elements, BVK_I64), BVK_ERR_LOAD);
     IS(bvk_load_on(restart, "nothing", rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_ERR_LOAD);
     CHECK(strstr(bvk_error(), "it has: step, seed, rows, planes"));
-    // Each kind by the call that it was saved for.
+    // Each kind must be loaded by the call that matches the call by which it was saved.
     IS(bvk_load_on(restart, "step", rows->boxes, rows->cells, rows->elements, BVK_U8), BVK_ERR_LOAD);
     IS(bvk_load_shared(restart, "rows", rows->cells, 1, BVK_F64), BVK_ERR_LOAD);
     IS(bvk_load(restart, "step", rows->cells, 1, BVK_U64), BVK_ERR_LOAD);
     IS(bvk_end_restore(&restart, -1, NULL), BVK_ERR_RESTART);
     IS(bvk_begin_restore(session, "saved", BVK_NEWEST, &restart), BVK_OK);
-    // Where it is collective all have an error; where it is not, this rank.
+    // If the call is collective, all ranks get an error; otherwise, only this rank does.
     uint64_t elements = rows->elements - (uint64_t)(rank == 0);
     IS(bvk_load_on(restart, "rows", rows->boxes, rows->cells, elements, BVK_F64), ranks != 4 || rank == 0 ? BVK_ERR_LOAD : BVK_OK);
     IS(bvk_end_restore(&restart, ranks != 4 || rank == 0 ? -1 : 1, NULL), BVK_ERR_RESTART);
     IS(bvk_begin_restore(session, "saved", BVK_NEWEST, &restart), BVK_OK);
-    // A rank that takes no part, and says so at the end.
+    // One rank takes no part in the load, and reports this at the end.
     if (rank == 0) {
         IS(bvk_load_on(restart, "rows", rows->boxes, NULL, rows->elements, BVK_F64), BVK_ERR_ARGUMENT);
         IS(bvk_end_restore(&restart, 0, NULL), BVK_ERR_RESTART);
@@ -374,7 +374,7 @@ static void load(bvk_session_t session, const struct rows *rows, const struct pl
     IS(bvk_load_per_rank(restart, "seed", mine, 2, BVK_U64), ranks == 4 ? BVK_OK : BVK_ERR_LOAD);
     CHECK(ranks != 4 || mine[0] == (uint64_t)rank * 10);
     IS(bvk_end_restore(&restart, 1, NULL), BVK_OK);
-    // Ranks that there were not, values of another length, values that nobody may ask for.
+    // The calls ask for ranks that did not exist, for values of another length, and for values that cannot be asked for.
     IS(bvk_begin_restore(session, "saved", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_of_ranks(restart, "seed", 2, 3, all, 2, BVK_U64), BVK_ERR_ARGUMENT);
     CHECK(strstr(bvk_error(), "4 ranks took the checkpoint"));
@@ -382,7 +382,7 @@ static void load(bvk_session_t session, const struct rows *rows, const struct pl
     IS(bvk_of_ranks(restart, "seed", 1, 1, all, 1, BVK_U64), BVK_ERR_LOAD);
     IS(bvk_of_ranks(restart, "step", 0, 1, all, 1, BVK_U64), BVK_ERR_LOAD);
     IS(bvk_end_restore(&restart, -1, NULL), BVK_ERR_RESTART);
-    // A region of its rank alone.
+    // This region belongs to its rank alone.
     int status = bvk_begin_restore(session, "bound", BVK_NEWEST, &restart);
     if (ranks == 4) {
         IS(status, BVK_OK);
@@ -416,7 +416,7 @@ int main(int argc, char **argv) {
     IS(bvk_boxes_close(&rows.boxes), BVK_OK);
     second = session;
     IS(bvk_close(&session), BVK_OK);
-    // With the session its handles are gone.
+    // The handles of a session become invalid with it.
     CHECK(second != NULL && bvk_boxes_close(&planes.boxes) == BVK_ERR_HANDLE);
     if (rank == 0) puts("ok");
     MPI_Finalize();

@@ -1,5 +1,5 @@
-// Boxes and rows by include/bivouac.hpp: arrays that are cut anew, rows that are dealt, and mistakes of one rank that reach all. Run by
-// tests/mpi_c.rs on 2 and more ranks; prints `ok` on rank 0 at the end.
+// Boxes and rows through include/bivouac.hpp: arrays that are cut anew, rows that are dealt, and mistakes of one rank that all ranks hear
+// of. tests/mpi_c.rs runs it on 2 and more ranks; rank 0 prints `ok` at the end.
 #include <bivouac.hpp>
 #include <fstream>
 #include <map>
@@ -19,7 +19,7 @@ int rank, ranks;
         }                                                                                      \
     } while (0)
 
-// The error that a call ends with.
+// The error with which a call ends.
 template <typename Call>
 bivouac::error error_of(Call call) {
     try {
@@ -52,7 +52,7 @@ struct bivouac::as_bytes<particle> : std::true_type {};
 
 namespace {
 
-// Rows of an array with a ring of ghost cells, and the same array in columns.
+// Rows of an array, surrounded by ghost cells, and the same array in columns.
 struct bands {
     static constexpr std::uint64_t NY = 13, NX = 7;
     std::uint64_t first, count;
@@ -99,7 +99,7 @@ void boxes_are_cut_anew() {
     mine.set();
     const bivouac::extents shape{bands::NY, bands::NX};
     const bivouac::boxes whole = session.boxes(shape, {{{mine.first, 0}, {mine.count, bands::NX}}}, {1, 1}, {1, 2});
-    // One row is the last rank's, and the others have none of this array.
+    // The last rank has one row, and the others have no part of this array.
     const bool is_last = rank == ranks - 1;
     std::vector<std::int16_t> row(is_last ? 4 : 0, 3);
     const std::vector<bivouac::box> none, one{{{0, 0}, {1, 4}}};
@@ -125,7 +125,7 @@ void boxes_are_cut_anew() {
     expected.set();
     CHECK(mine.cells == expected.cells);
 
-    // In columns, which each rank has in two pieces of memory.
+    // The array is loaded in columns, which each rank has in two pieces of memory.
     const std::uint64_t half = bands::NY / 2, rest = bands::NY - half;
     const bivouac::box upper{{0, columns.first}, {half, columns.count}}, lower{{half, columns.first}, {rest, columns.count}};
     const bivouac::boxes cut = session.boxes(shape, {upper, lower});
@@ -140,7 +140,7 @@ void boxes_are_cut_anew() {
             CHECK(from[static_cast<std::size_t>(place)] == static_cast<double>(100 * y + columns.first + x));
         }
     }
-    // Too short on one rank, and boxes that are none or do not go together on one.
+    // The memory is too short on one rank, and the boxes are invalid or do not match on one.
     both[1].size = rank == 1 ? 1 : both[1].size;
     session.protect_boxes_on("cells", cut, both);
     CHECK(error_of([&] { session.restore("boxes"); }).status() == BVK_ERR_RESTART);
@@ -166,14 +166,14 @@ void bounds_are_told(bivouac::session &session, Before rows_before) {
         CHECK(bvk_part_of(parts, other, &part) == BVK_OK && part.dimensions == 1);
         CHECK(part.low[0] == static_cast<double>(rows_before(other)) && part.high[0] == static_cast<double>(rows_before(other + 1)));
     }
-    // That handle is closed with the restart, whatever it returns.
+    // The boxes' handle is closed with the restart, whatever the restart returns.
     while (bvk_end_restore(&restart, 1, nullptr) == BVK_AGAIN) {
     }
 }
 
 void rows_are_dealt() {
     bivouac::session session(MPI_COMM_WORLD, group("rows"));
-    // Rank r has 50 r of them, so that rank 0 has none.
+    // Rank r has 50 r rows, so that rank 0 has none.
     const auto rows_before = [](int other) { return static_cast<std::uint64_t>(25 * other * (other - 1)); };
     const std::uint64_t before = rows_before(rank), count = rows_before(rank + 1) - before, total = rows_before(ranks);
     std::vector<std::uint64_t> id;
@@ -209,7 +209,7 @@ void rows_are_dealt() {
     restores(bivouac::deal::even());
     const auto even_before = [total](int other) { return total * static_cast<std::uint64_t>(other) / static_cast<std::uint64_t>(ranks); };
     CHECK(id.size() == even_before(rank + 1) - even_before(rank));
-    // The same in the other direction, and one row that all ranks want.
+    // The rows are loaded in the other direction, and then one row on all ranks.
     const std::uint64_t first = even_before(ranks - 1 - rank);
     restores(bivouac::deal::range(first, even_before(ranks - rank) - first));
     CHECK(id.size() == even_before(ranks - rank) - first && (id.empty() || id[0] == first));
@@ -227,7 +227,7 @@ void rows_are_dealt() {
         CHECK(id.size() == wanted);
         for (const std::uint64_t one : id) CHECK(owner_of(one) == rank);
     }
-    // A function that throws where the last rank's rows are read: its own exception there, and an error on the others.
+    // A function throws on the rank that reads the last rank's rows: that rank gets its own exception, and the others get an error.
     session.protect_rows("rows", columns, bivouac::deal::by<std::uint64_t>("id", [](const std::uint64_t *row) -> int {
         if (rank == ranks - 1 && *row > 0) throw std::domain_error("no owner");
         return 0;
@@ -242,7 +242,7 @@ void rows_are_dealt() {
         CHECK(error.status() == BVK_ERR_RESTART);
     }
     CHECK(is_own == (rank == ranks - 1));
-    // Columns of different lengths: a checkpoint without this rank, of which the others hear.
+    // The columns have different lengths: this rank has no checkpoint, and the others hear of it.
     session.protect_rows("rows", columns, bivouac::deal::even());
     CHECK(session.restore("rows"));
     high.push_back(0);
@@ -257,7 +257,7 @@ void rows_are_dealt() {
 
 }  // namespace
 
-// Files that functions write and read, and one that grows beside the checkpoints, which the second rank writes.
+// Functions write and read files, and one file, which the second rank writes, grows while checkpoints are taken.
 void files_come_back_and_companions_agree() {
     bivouac::session session(MPI_COMM_WORLD, group("files"));
     int written = 0, read = 0, step = 0;
@@ -285,7 +285,7 @@ void files_come_back_and_companions_agree() {
     }
 }
 
-// What functions write and read, of any length; each rank has its own.
+// Functions write and read streams of any length; each rank has its own.
 void streams_are_read_as_they_were_written() {
     bivouac::session session(MPI_COMM_WORLD, group("streams"));
     std::map<std::string, std::vector<int>> tree, back;
@@ -326,12 +326,12 @@ void streams_are_read_as_they_were_written() {
         });
     for (std::uint64_t version = 1; version <= 2; version++) session.checkpoint("streams", version).wait(bivouac::level::process);
     CHECK(session.restore("streams") && back == tree);
-    // The application rejects the newest.
+    // The application rejects the newest version.
     step = 0;
     int asked = 0;
     const auto check = [&] { return rank == 0 && asked++ == 0 ? std::string("not a number") : std::string(); };
     CHECK(session.restore("streams", check).version == 1 && step == 3);
-    // An exception on one rank ends the restart of all.
+    // An exception on one rank ends the restart on all ranks.
     fails = rank == 0;
     bool has_thrown = false;
     try {

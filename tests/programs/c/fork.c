@@ -1,5 +1,5 @@
-// Forked children of a program with an open session: every call with a handle fails in them at once, also when a thread of the parent
-// was in a call when they were forked, and the parent goes on. Run on two ranks by tests/mpi_c.rs.
+// Forked children of a program with an open session: every call with a handle fails in them at once, even if a thread of the parent was in
+// a call when they were forked, and the parent continues. tests/mpi_c.rs runs it on two ranks.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static void child(void) {
     exit(0);
 }
 
-// Is in the session nearly all the time.
+// Calls into the session nearly all the time.
 static void *ask(void *unused) {
     bvk_stats stats = BVK_STATS_INIT;
     while (asks) CHECK(bvk_get_stats(session, &stats) == BVK_OK);

@@ -1,4 +1,4 @@
-// Forked children of a program with an open session. Comes after a header with CHECK.
+// Forked children of a program with an open session. Include this after a header with CHECK.
 #ifndef FORKED_H
 #define FORKED_H
 
@@ -6,13 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// Ends a child whose call did not fail with `status`; the number is the line.
+// Ends a child whose call did not fail with `status`; its exit status is the line number.
 #define REFUSED_WITH(call, status)                  \
     do {                                            \
         if ((call) != (status)) _exit(__LINE__);    \
     } while (0)
 
-// Is this the child? It is ended if it waits for somebody who is not there. The parent comes back when the child has ended well.
+// Is this the child? A child that waits for a rank that cannot answer is ended. The parent returns when the child has ended successfully.
 static int is_forked_child(void) {
     pid_t child = fork();
     CHECK(child >= 0);

@@ -1,4 +1,4 @@
-// Device pointers through include/bivouac.h. Run on two ranks by tests/mpi_c.rs and ci/gpu/run.sh; prints `ok` on rank 0 at the end.
+// Device pointers through include/bivouac.h. tests/mpi_c.rs and ci/gpu/run.sh run it on two ranks; rank 0 prints `ok` at the end.
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@ static void *at(gpu_address address) { return (void *)(uintptr_t)address; }
 
 static uint32_t word(uint32_t value) { return value * 100 + (uint32_t)rank; }
 
-// Sets the field on the application's stream, behind work that takes some milliseconds; returns while it runs.
+// Sets the field on the application's stream, after work that takes some milliseconds, and returns while that work runs.
 static void set(uint32_t value) {
     for (int i = 0; i < MANY; i++) CHECK(cuMemsetD32Async(scratch, (unsigned)i, WORDS, stream) == 0);
     CHECK(cuMemsetD32Async(field + OFFSET, word(value), WORDS - 1, stream) == 0);
@@ -58,7 +58,7 @@ static void commit(bvk_pending_t *pending, int level) {
     IS(bvk_release(pending), BVK_OK);
 }
 
-// Captured in the order of the stream, restored to the same place, after the session was opened anew.
+// The field is captured in the order of the stream, and restored to the same place after the session was opened anew.
 static void checkpoints(void) {
     bvk_session_t session = open_session();
     bvk_pending_t pending[3];
@@ -75,7 +75,7 @@ static void checkpoints(void) {
             IS(bvk_capture(&checkpoint, &pending[version - 1]), BVK_OK);
         }
         CHECK(current() == context);
-        // Overwritten at once: the copy was made before.
+        // The field is overwritten at once: the copy was made before.
         set(1000 + version);
     }
     for (int i = 0; i < 3; i++) commit(&pending[i], BVK_LEVEL_SYSTEM);
@@ -92,7 +92,7 @@ static void checkpoints(void) {
     bvk_restart_t restart;
     IS(bvk_begin_restore(session, "gpu", 3, &restart), BVK_OK);
     IS(bvk_load_protected(restart), BVK_OK);
-    // Into host memory what was in device memory, and the other way round.
+    // Device regions are loaded into host memory, and host regions into device memory.
     uint32_t host[1000];
     IS(bvk_load(restart, "again", host, 1000, BVK_U32), BVK_OK);
     IS(bvk_load(restart, "few", at(scratch), 3, BVK_U32), BVK_OK);
@@ -113,14 +113,14 @@ static void *without_context(void *argument) {
     return NULL;
 }
 
-// What is not memory of the GPU's own context, and what is no memory any more.
+// Memory that does not belong to the GPU's own context, and memory that no longer exists.
 static void mistakes(void) {
     bvk_session_t session = open_session();
     bvk_pending_t pending = NULL;
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, without_context, session) == 0 && pthread_join(thread, NULL) == 0);
 
-    // One GPU in a checkpoint; a stream of one's own.
+    // A checkpoint uses one GPU, and a stream that the program has made.
     IS(bvk_set_stream(session, at(2)), BVK_OK);
     IS(bvk_checkpoint(session, "wrong", 1, &pending), BVK_ERR_ARGUMENT);
     CHECK(strstr(bvk_error(), "per-thread default stream"));
@@ -139,7 +139,7 @@ static void mistakes(void) {
         CHECK(cuMemFree_v2(there) == 0);
     }
 
-    // Values are taken from host memory only.
+    // Values must be in host memory.
     IS(bvk_protect_shared(session, "shared", at(field), 1, BVK_U32), BVK_ERR_ARGUMENT);
     CHECK(strstr(bvk_error(), "only from host memory"));
 
@@ -159,7 +159,7 @@ static void mistakes(void) {
     for (uint32_t i = 0; i < 1024; i++) CHECK(((uint32_t *)at(managed))[i] == i && pinned[i] == i);
     IS(bvk_unprotect_all(session), BVK_OK);
 
-    // Memory of a context beside the GPU's own: saved as it is, and the context that is current stays so.
+    // This memory belongs to another context than the GPU's own: it is saved unchanged, and the current context stays the same.
     void *beside;
     gpu_address foreign;
     CHECK(cuCtxCreate_v2(&beside, 0, device) == 0 && cuMemAlloc_v2(&foreign, 4096) == 0);
@@ -176,11 +176,11 @@ static void mistakes(void) {
     CHECK(cuMemcpyDtoH_v2(back, foreign, 4096) == 0);
     for (uint32_t i = 0; i < 1024; i++) CHECK(back[i] == i * 3 + (uint32_t)rank);
     CHECK(current() == beside);
-    // It lies above the other on the thread's stack of contexts, which comes up again with it gone.
+    // This context is above the other one on the thread's stack of contexts. When it is destroyed, the other one is current again.
     CHECK(cuMemFree_v2(foreign) == 0 && cuCtxDestroy_v2(beside) == 0 && current() == context);
     IS(bvk_unprotect_all(session), BVK_OK);
 
-    // Freed on rank 0 after it was protected.
+    // This memory was freed on rank 0 after it was protected.
     gpu_address gone;
     CHECK(cuMemAlloc_v2(&gone, 64 << 20) == 0);
     protect(session);
@@ -196,7 +196,7 @@ static void mistakes(void) {
         IS(bvk_release(&pending), BVK_OK);
     }
     IS(bvk_unprotect(session, "gone"), BVK_OK);
-    // The session and the context work as before.
+    // The session and the context still work.
     set(9);
     IS(bvk_checkpoint(session, "after", 1, &pending), BVK_OK);
     set(10);
@@ -223,7 +223,7 @@ static struct box box_of(uint64_t y, uint64_t height, uint64_t x, uint64_t width
     return box;
 }
 
-// What a box holds in memory: the array's elements or something else inside, and ghost cells that nobody has asked for.
+// Checks the memory of a box: the array's elements or other values inside, and ghost cells that nobody has touched.
 static void expect(struct box *box, int is_set) {
     uint64_t width = box->extent[1] + 2 * box->halo;
     for (uint64_t i = 0; i < length(box); i++) {
@@ -258,7 +258,7 @@ static bvk_boxes_t agree(bvk_session_t session, size_t count, const struct box *
     return boxes;
 }
 
-// Boxes in GPU memory, saved as rows of the array, loaded as they were, as columns in two pieces, and into host memory.
+// Boxes in GPU memory are saved as rows of the array, and loaded as rows, as columns in two pieces, and into host memory.
 static void boxes_are_cut_anew(void) {
     bvk_session_t session = open_session();
     bvk_pending_t pending;
@@ -285,7 +285,7 @@ static void boxes_are_cut_anew(void) {
     IS(bvk_restore(session, "boxes", BVK_NEWEST, NULL), BVK_OK);
     CHECK(is_there(&columns[0]) && is_there(&columns[1]) && current() == context);
 
-    // One rank has its columns in host memory, and then partly here and partly there, which is refused.
+    // One rank has its columns in host memory, and then in host and GPU memory, which is refused.
     void *mixed[2] = {columns[0].host, both[1]};
     IS(bvk_protect_boxes_on(session, "array", cut, 2, mixed, lengths, BVK_U32), BVK_ERR_ARGUMENT);
     void *host[2] = {columns[0].host, columns[1].host};
@@ -297,7 +297,7 @@ static void boxes_are_cut_anew(void) {
         if (rank == 0) CHECK(cuMemcpyHtoD_v2(columns[i].address, columns[i].host, 4 * length(&columns[i])) == 0);
         CHECK(is_there(&columns[i]));
     }
-    // Columns go into a checkpoint as they are, from GPU and host.
+    // Columns are saved directly, from GPU and host memory.
     IS(bvk_checkpoint(session, "columns", 1, &pending), BVK_OK);
     commit(&pending, BVK_LEVEL_SYSTEM);
     put(&row, 0);
@@ -312,7 +312,7 @@ static void boxes_are_cut_anew(void) {
     }
 }
 
-// A history in GPU memory, read back in the other order, and once more after it was saved and loaded.
+// A history in GPU memory is read back in the opposite order, and once more after it was saved and loaded.
 static void histories(void) {
     enum { VERSIONS = 12 };
     bvk_session_t session = open_session();
@@ -361,8 +361,8 @@ static void histories(void) {
     CHECK(current() == context);
 }
 
-// While a stream is captured into a graph, in the mode that forbids most to all threads: our calls and our threads work, and the graph
-// is captured whole.
+// A stream is captured into a graph, in the mode that forbids most operations to all threads: the library's calls and threads work, and the
+// graph is captured whole.
 static void graphs(void) {
     bvk_session_t session = open_session();
     bvk_history_t history;
@@ -388,7 +388,7 @@ static void graphs(void) {
     IS(bvk_close(&session), BVK_OK);
 }
 
-// Host memory that the application has registered in pieces, with a part in between that it has not.
+// The application has registered host memory in pieces, except for a part in between.
 static void registered_in_pieces(void) {
     enum { PIECE = 3 << 20, PIECES = 5 };
     bvk_session_t session = open_session();
@@ -415,7 +415,7 @@ static void registered_in_pieces(void) {
 
 #define FIELD_BYTES (4 * (uint64_t)(WORDS - 1))
 
-// A session that marks whatever room the GPU cache has.
+// Opens a session that marks however much room the GPU cache has.
 static bvk_session_t open_marking(void) {
     const char *settings[] = {"offload.mode=always", NULL};
     bvk_options options = BVK_OPTIONS_INIT;
@@ -437,7 +437,7 @@ static bvk_stats stats_of(bvk_session_t session) {
     return stats;
 }
 
-// They are waited for until they are in files: two slots of node memory are made ready, and a third one would be copied to.
+// The program waits until marked checkpoints are in files: two slots of node memory are made ready, and a third checkpoint would be copied.
 static bvk_pending_t mark(bvk_session_t session, uint64_t version) {
     bvk_pending_t pending;
     IS(bvk_checkpoint(session, "marks", version, &pending), BVK_OK);
@@ -445,7 +445,7 @@ static bvk_pending_t mark(bvk_session_t session, uint64_t version) {
     return pending;
 }
 
-// Sent from live memory, while the application declares what it overwrites at once, in each way that there is.
+// Checkpoints are sent from live memory, while the application at once declares and overwrites its memory, in every possible way.
 static void marks(void) {
     enum { LAST = 8 };
     bvk_session_t session = open_marking();
@@ -469,7 +469,7 @@ static void marks(void) {
         } else if (version == 3) {
             IS(bvk_before_on(writes, stream), BVK_OK);
         } else if (version == 4 || version == 5) {
-            // Another stream writes, which nothing but the declaration orders behind the mark.
+            // Another stream writes, and only the declaration orders its write after the mark.
             if (version == 4) IS(bvk_before_write_on(session, at(field + OFFSET), FIELD_BYTES, side), BVK_OK);
             if (version == 5) IS(bvk_before_on(writes, side), BVK_OK);
             CHECK(cuMemsetD32Async(field + OFFSET, 5, WORDS - 1, side) == 0 && cuStreamSynchronize(side) == 0);
@@ -480,7 +480,7 @@ static void marks(void) {
         set(1000 + version);
         CHECK(current() == context);
         commit(&pending, BVK_LEVEL_SYSTEM);
-        // It writes to the field itself, and has not to be declared.
+        // The restore writes to the field itself, and need not be declared.
         IS(bvk_restore(session, "marks", BVK_NEWEST, NULL), BVK_OK);
         CHECK(is(version));
     }
@@ -489,7 +489,7 @@ static void marks(void) {
     CHECK(stats.doubled_bytes + stats.urgent_bytes > 0);
     IS(bvk_write_set_close(&writes), BVK_OK);
 
-    // Memory that is freed behind the mark, and a session that closes behind one.
+    // This memory is freed after the mark, and the session closes after a mark.
     gpu_address gone;
     CHECK(cuMemAlloc_v2(&gone, 64 << 20) == 0 && cuMemsetD32Async(gone, 7, 16 << 20, stream) == 0);
     IS(bvk_protect(session, "gone", at(gone), 16 << 20, BVK_U32), BVK_OK);
@@ -513,7 +513,7 @@ static void marks(void) {
     CHECK(cuCtxSynchronize() == 0 && current() == context);
 }
 
-// Rank 0 says nothing of a write: all hear that, and behind the second time in a row it copies until it is told to mark again.
+// Rank 0 does not declare a write: all ranks hear of it, and after the second time in a row rank 0 copies until it is told to mark again.
 static void forgotten_writes(void) {
     bvk_session_t session = open_marking();
     for (uint32_t version = 20; version <= 23; version++) {
@@ -544,7 +544,7 @@ static void forgotten_writes(void) {
     IS(bvk_close(&session), BVK_OK);
 }
 
-// A declaration cannot be a part of a graph: it is made ahead of the launch.
+// A declaration cannot be part of a graph: the program makes it before the launch.
 static void marks_and_graphs(void) {
     bvk_session_t session = open_marking();
     bvk_pending_t pending = NULL;
@@ -555,7 +555,7 @@ static void marks_and_graphs(void) {
     IS(bvk_before_write(session, at(field + OFFSET), FIELD_BYTES), BVK_ERR_STATE);
     CHECK(strstr(bvk_error(), "before each launch"));
     IS(bvk_before_write_on(session, at(field + OFFSET), FIELD_BYTES, stream), BVK_ERR_STATE);
-    // Host memory is nobody's business, whatever the stream does.
+    // Declarations of host memory are accepted, whatever the stream does.
     IS(bvk_before_write(session, few, sizeof few), BVK_OK);
     IS(bvk_checkpoint(session, "marks", 30, &pending), BVK_ERR_STATE);
     CHECK(pending == NULL && strstr(bvk_error(), "CUDA graph"));
@@ -576,7 +576,7 @@ static void marks_and_graphs(void) {
     IS(bvk_close(&session), BVK_OK);
 }
 
-// The application's kernel has written where nothing is: its GPU is lost, and what lies in host memory is saved all the same.
+// The application's kernel wrote to an invalid address: its GPU is lost, but host memory can still be saved.
 static void crashed(void) {
     static const char code[] = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry crash() {\n"
                                ".reg .u64 %a;\n.reg .u32 %b;\nmov.u64 %a, 8;\nmov.u32 %b, 1;\nst.global.u32 [%a], %b;\nret;\n}\n";
@@ -592,7 +592,7 @@ static void crashed(void) {
     memset(few, 0, sizeof few);
     IS(bvk_restore(session, "crashed", BVK_NEWEST, NULL), BVK_OK);
     CHECK(few[0] == 70 && few[2] == 72);
-    // The GPU's memory is another matter, and said.
+    // The GPU's memory cannot be saved, and the error says so.
     IS(bvk_protect(session, "field", at(field + OFFSET), WORDS - 1, BVK_U32), BVK_OK);
     int status = bvk_checkpoint(session, "crashed", 2, &pending);
     CHECK(status == BVK_ERR_DEVICE || status == BVK_ERR_CAPTURE);
@@ -601,7 +601,7 @@ static void crashed(void) {
     IS(bvk_close(&session), BVK_OK);
 }
 
-// The first call for a GPU loads the driver and makes a context: the thread that made the call still has none.
+// The first call for a GPU loads the driver and creates a context, but the calling thread still has none.
 static void first_call(void) {
     bvk_session_t session = open_session();
     bvk_history_t history;
@@ -623,7 +623,7 @@ int main(int argc, char **argv) {
     gpus = gpu_start(rank, &device, &context);
     if (gpus == 0) return gpu_skipped(rank);
     back = malloc(4 * (size_t)WORDS);
-    // A stream that does not wait for the default stream.
+    // This stream does not wait for the default stream.
     CHECK(back != NULL && cuStreamCreate(&stream, 1) == 0);
     CHECK(cuMemAlloc_v2(&field, 4 * (size_t)WORDS + OFFSET) == 0 && cuMemAlloc_v2(&scratch, 4 * (size_t)WORDS) == 0);
     checkpoints();

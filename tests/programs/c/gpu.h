@@ -1,4 +1,4 @@
-// The CUDA driver for the programs here: found when they run, so that they compile and start on machines without it.
+// The CUDA driver for these programs. It is looked up when they run, so that they compile and start on machines without it.
 #include <dlfcn.h>
 #include <mpi.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 typedef unsigned long long gpu_address;
 
-// The names are those of the library itself, which differ from those of its header.
+// These are the names in the library itself, which differ from those in its header.
 #define GPU_FUNCTIONS(F)                                                                                      \
     F(cuInit, (unsigned))                                                                                     \
     F(cuDeviceGetCount, (int *))                                                                              \
@@ -45,11 +45,11 @@ typedef unsigned long long gpu_address;
 #define GPU_DECLARE(name, arguments) __attribute__((unused)) static int(*name) arguments;
 GPU_FUNCTIONS(GPU_DECLARE)
 
-// Loads the driver and finds its functions; 0 without one.
+// Loads the driver and finds its functions. Returns 0 if there is no driver.
 static int gpu_find(void) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == NULL) return 0;
-    // A pointer to an object becomes one to a function by its bytes: ISO C has no cast for it.
+    // A pointer to an object is copied bytewise to a pointer to a function: ISO C has no cast for this.
 #define GPU_FIND(name, arguments)                                                                             \
     do {                                                                                                      \
         void *found = dlsym(library, #name);                                                                  \
@@ -60,7 +60,7 @@ static int gpu_find(void) {
     return 1;
 }
 
-// Makes the context of one of the GPUs current, as CUDA's runtime does it. Returns how many GPUs there are; 0 without a driver.
+// Makes the context of one of the GPUs current, as the CUDA runtime does. Returns the number of GPUs, or 0 without a driver.
 static int gpu_start(int rank, int *device, void **context) {
     int count = 0;
     if (!gpu_find()) return 0;
@@ -69,7 +69,7 @@ static int gpu_start(int rank, int *device, void **context) {
     return cuCtxSetCurrent(*context) == 0 ? count : 0;
 }
 
-// Without a GPU there is nothing to test, and that is said.
+// Without a GPU there is nothing to test; rank 0 prints a note.
 static int gpu_skipped(int rank) {
     if (rank == 0) puts("SKIPPED: no GPU here; ci/gpu/bundle.sh and out/gpu/run.sh run this on a machine that has one");
     MPI_Finalize();

@@ -1,5 +1,6 @@
-// The kernel of mpi-examples/graphlets.rs on a processor, one thread after the other: reads a problem, prints the counters and which
-// one overflowed. Input: vertices, neighbours, orbits of a vertex, size, a counter that is full, all as numbers; then the arrays.
+// The kernel of mpi-examples/graphlets.rs on a processor, one thread after the other. It reads a problem, and prints the counters
+// and the number of one that overflowed. Input: vertices, neighbours, orbits of a vertex, size, a counter that is full, all as
+// numbers; then the arrays.
 #include <cstdio>
 #include <vector>
 

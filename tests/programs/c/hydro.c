@@ -1,11 +1,11 @@
-/* A shock runs down a tube, in the manner of the hydrodynamics codes: a dozen vectors, a ring of two cells exchanged with the neighbours,
- * and the least time step of all ranks in every cycle. It starts MPI with MPI_Init, and of Bivouac it calls bvk_checkpoint every EVERY
- * cycles and nothing else on its way: nothing is polled, waited for or moved along.
+/* A shock runs down a tube, as in hydrodynamics codes: there are a dozen vectors, a ring of two cells is exchanged with the neighbours,
+ * and every cycle needs the smallest time step of all ranks. The program starts MPI with MPI_Init. While it computes, it calls only
+ * bvk_checkpoint, every EVERY cycles: it never polls, waits for or advances anything.
  *
  *   hydro CELLS CYCLES EVERY [FOLDER]
  *
- * With a FOLDER the ranks compute on after each checkpoint, without a call of Bivouac, until `go-VERSION` or `go` is in there. Rank 0
- * prints `started pids=...`, `restored VERSION`, `taken VERSION`, and `digest` at the end. */
+ * With a FOLDER, the ranks continue to compute after each checkpoint, without calling Bivouac, until `go-VERSION` or `go` is in there.
+ * Rank 0 prints `started pids=...`, `restored VERSION`, `taken VERSION`, and `digest` at the end. */
 #include <bivouac.h>
 #include <math.h>
 #include <stdio.h>
@@ -47,7 +47,7 @@ static void start(struct tube *tube) {
     tube->dt = 0.2 * width;
 }
 
-/* Cells 0 and cells + 1 are those of the neighbours; at the ends of the tube they mirror the last one. */
+/* Cells 0 and cells + 1 belong to the neighbours; at the ends of the tube they mirror the last cell. */
 static void exchange(struct tube *tube, int vector) {
     double *v = tube->of[vector];
     int n = tube->cells, left = tube->rank > 0 ? tube->rank - 1 : MPI_PROC_NULL;
@@ -59,7 +59,7 @@ static void exchange(struct tube *tube, int vector) {
                  MPI_STATUS_IGNORE);
 }
 
-/* Node i lies between the cells i and i + 1; nodes 0 and cells are at home on two ranks, which compute the same. */
+/* Node i lies between the cells i and i + 1; two ranks have the nodes 0 and cells in common, and compute the same there. */
 static void cycle(struct tube *tube) {
     double **of = tube->of, least = 1.0;
     int n = tube->cells;
@@ -91,7 +91,7 @@ static void cycle(struct tube *tube) {
     MPI_Allreduce(&least, &tube->dt, 1, MPI_DOUBLE, MPI_MIN, MPI_COMM_WORLD);
 }
 
-/* FNV-1a over all cells, from the left to the right. */
+/* FNV-1a over all cells, from left to right. */
 static void print_digest(const struct tube *tube) {
     uint64_t hash = 0xcbf29ce484222325u;
     if (tube->rank > 0) MPI_Recv(&hash, 1, MPI_UINT64_T, tube->rank - 1, 99, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -108,7 +108,7 @@ static void print_digest(const struct tube *tube) {
     }
 }
 
-/* Works until the test lets it go on; what it computes is thrown away. */
+/* Computes until the test lets the program continue; the results are thrown away. */
 static void compute_on(const struct tube *tube, const char *folder, uint64_t version) {
     char one[4096], all[4096];
     int go = 0;

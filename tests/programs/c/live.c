@@ -1,6 +1,6 @@
-// Live regions in C: memory that is overwritten right behind each checkpoint comes back as it was in it, and may be freed as soon as it is
-// unprotected, protected elsewhere, or the session closed. Where the argument is "declared" nothing but bvk_before_write keeps later writes out.
-// Prints "ok" and what was copied how.
+// Live regions in C: memory that is overwritten right after each checkpoint is restored as it was at the checkpoint. It may be freed as
+// soon as it is unprotected, protected elsewhere, or the session is closed. If the argument is "declared", only bvk_before_write keeps
+// later writes out. The program prints "ok" and how the data was copied.
 #define _GNU_SOURCE
 #include "bvk_check.h"
 
@@ -10,12 +10,12 @@
 #include <sys/mman.h>
 
 enum { NUMBERS = (6 << 20) / 8 + 11, ODD = 3, VERSIONS = 8 };
-// So far apart that two of the 25 blocks are waited for: with more than 15 % the next checkpoints would copy all of them at once.
+// The writes are so far apart that two of the 25 blocks are waited for: above 15 %, the next checkpoints would copy all blocks at once.
 enum { FEW = NUMBERS * 2 / 5, ALL = 1 };
 
 static int is_declared;
 
-// What a version holds.
+// The contents of a version.
 static double value(uint64_t version, size_t at) { return (double)(version * 1000003 + at * 7 + (size_t)rank); }
 
 static void fill(double *numbers, uint64_t version) {
@@ -32,7 +32,7 @@ static int holds(const double *numbers, uint64_t version) {
     return 1;
 }
 
-// Pages of their own, so that nothing is there once they are unmapped.
+// Maps separate pages, so that nothing is left there once they are unmapped.
 static double *mapped(void) {
     void *memory = mmap(NULL, (NUMBERS + ODD) * sizeof(double), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED);
@@ -41,7 +41,8 @@ static double *mapped(void) {
 
 static void unmapped(double *numbers) { CHECK(munmap(numbers - ODD, (NUMBERS + ODD) * sizeof(double)) == 0); }
 
-// Writes to numbers, from the last to the first, which the copy comes to last. What is declared is declared piece by piece, or as a set.
+// Writes to numbers, from the last to the first, because the copy reaches the last one last. Declarations are made piece
+// by piece, or with a set.
 static void overwrite(bvk_session_t session, bvk_write_set_t set, double *numbers, size_t stride) {
     enum { PIECE = 5000 };
     if (is_declared && set) IS(bvk_before(set), BVK_OK);
@@ -79,14 +80,14 @@ static void refusals(bvk_session_t session, double *numbers) {
     IS(bvk_set_live(session, NULL, 1), BVK_ERR_ARGUMENT);
     IS(bvk_set_live(session, "numbers", 1), BVK_ERR_ARGUMENT);
     CHECK(strstr(bvk_error(), "no region \"numbers\" is protected: call bvk_protect before bvk_set_live"));
-    // Nothing of that has made anything live.
+    // None of these calls has made anything live.
     IS(bvk_before_write(session, numbers, 8), BVK_ERR_STATE);
     CHECK(strstr(bvk_error(), "bvk_set_live"));
     IS(bvk_write_set(session, "set", data, bytes, 1, &set), BVK_ERR_STATE);
     IS(bvk_protect(session, "numbers", numbers, NUMBERS, BVK_F64), BVK_OK);
     IS(bvk_before_write(session, numbers, 8), BVK_ERR_STATE);
     IS(bvk_set_live(session, "numbers", 0), BVK_OK);
-    // Whether it is live or not, from now on it may be declared.
+    // From now on the memory may be declared, whether it is live or not.
     IS(bvk_before_write(session, numbers, 8), BVK_OK);
     IS(bvk_before_write(session, NULL, 0), BVK_OK);
     IS(bvk_before_write(session, NULL, 8), BVK_ERR_ARGUMENT);
@@ -97,7 +98,7 @@ static void refusals(bvk_session_t session, double *numbers) {
     IS(bvk_settle(session), BVK_OK);
 }
 
-// Versions of one region, of which a part is overwritten at once.
+// Takes versions of one region, a part of which is overwritten at once.
 static void overwritten(bvk_session_t session, double *numbers) {
     bvk_write_set_t set = NULL;
     const void *data[2] = {numbers, numbers + NUMBERS / 2};
@@ -120,7 +121,7 @@ static void overwritten(bvk_session_t session, double *numbers) {
         }
         step = 0;
         overwrite(session, version % 4 < 2 ? set : NULL, numbers, FEW);
-        // The first one waits for nothing before it restores over what may be being copied.
+        // The first round restores without waiting, while its memory may still be copied.
         if (version > 1) IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
         IS(bvk_restore(session, "live", BVK_NEWEST, NULL), BVK_OK);
         IS(bvk_release(&pending), BVK_OK);
@@ -130,7 +131,7 @@ static void overwritten(bvk_session_t session, double *numbers) {
     IS(bvk_unprotect(session, "step"), BVK_OK);
 }
 
-// The library writes to it by itself: from a history, and from an older version.
+// The library itself writes to live memory: from a history, and from an older version.
 static void written_by_the_library(bvk_session_t session, double *numbers) {
     bvk_history_t history = NULL;
     bvk_restart_t restart = NULL;
@@ -160,7 +161,7 @@ static void written_by_the_library(bvk_session_t session, double *numbers) {
     IS(bvk_history_close(&history), BVK_OK);
 }
 
-// What takes its promises back has waited: nothing is read where nothing is mapped any more, and the checkpoint is good.
+// A call that ends the protection waits for the copy: nothing is read after its memory is unmapped, and the checkpoint is good.
 static void taken_back(bvk_session_t session) {
     for (int how = 0; how < 5; how++) {
         const uint64_t version = 100 + (uint64_t)how;
@@ -189,7 +190,7 @@ static void taken_back(bvk_session_t session) {
     }
 }
 
-// One that is protected anew, where it was or elsewhere, stays live; one whose name was taken out does not.
+// A region that is protected again, in the same place or elsewhere, stays live; one whose name was removed does not.
 static void stays_live(bvk_session_t session, double *numbers) {
     bvk_stats before = BVK_STATS_INIT, stats = BVK_STATS_INIT;
     double *other = mapped();
@@ -234,7 +235,7 @@ int main(int argc, char **argv) {
     taken_back(session);
     stays_live(session, numbers);
 
-    // Closed while it is being copied, and freed behind that.
+    // The session is closed while the region is being copied, and the memory is freed afterwards.
     IS(bvk_set_live(session, "numbers", 1), BVK_OK);
     fill(numbers, 300);
     bvk_pending_t last = checkpoint(session, 300);

@@ -1,4 +1,4 @@
-// Node memory that is made ready in the background, for the programs that protect memory and take no checkpoint.
+// Makes node memory ready in the background, for the programs that protect memory and take no checkpoint.
 #ifndef READY_H
 #define READY_H
 
@@ -11,7 +11,7 @@
 
 enum { READY_BYTES = 64 << 20 };
 
-// Bytes that the files of node memory have been given.
+// The number of bytes that the file system has allocated to the files of node memory.
 static long long allocated(void) {
     const char *folder = getenv("BIVOUAC_MEMORY_DIRECTORY");
     DIR *opened = folder ? opendir(folder) : NULL;
@@ -26,7 +26,7 @@ static long long allocated(void) {
     return bytes;
 }
 
-// Waits until they have been given as much as all ranks have protected, on all ranks; 0 if they have not after `limit` seconds.
+// Waits, on all ranks, until these files have as much as all ranks have protected. Returns 0 if they do not after `limit` seconds.
 static int made_ready(long long before, double limit) {
     const struct timespec pause = {0, 1000000};
     const double begun = MPI_Wtime();
@@ -36,7 +36,7 @@ static int made_ready(long long before, double limit) {
         if (MPI_Wtime() - begun > limit) return 0;
         nanosleep(&pause, NULL);
     }
-    // What a rank gives back after this, no other looks for.
+    // After this, a rank may give memory back, because no other rank checks any more.
     MPI_Barrier(MPI_COMM_WORLD);
     return 1;
 }

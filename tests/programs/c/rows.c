@@ -1,5 +1,5 @@
-// Rows by the C interface, and its mistakes: `rows save` on 4 ranks, then `rows load` on any number of them; with `funneled` behind it below
-// MPI_THREAD_MULTIPLE. Run by tests/mpi_c.rs; prints `ok` on rank 0 at the end.
+// Rows through the C interface, and its mistakes: `rows save` on 4 ranks, then `rows load` on any number of ranks. With the argument
+// `funneled` after that, it runs below MPI_THREAD_MULTIPLE. tests/mpi_c.rs runs it; rank 0 prints `ok` at the end.
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@ enum { OLD = 4, TOTAL = 5000 + 0 + 37 + 90000 };
 static const uint64_t counts[OLD] = {5000, 0, 37, 90000};
 static int ranks;
 
-// The particles of a rank that saved them, or those that this one has got.
+// The particles that a rank saved, or those that this rank has received.
 struct particles {
     uint64_t count, *id;
     double *x;
@@ -49,7 +49,7 @@ static void check_one(const struct particles *all, uint64_t at, uint64_t id) {
     for (uint64_t dim = 0; dim < 3; dim++) CHECK(all->v[3 * at + dim] == (float)(id % 1000) + (float)dim / 4);
 }
 
-// Numbers of particles go on from rank to rank.
+// The numbers of particles continue from rank to rank.
 static uint64_t before(int old) {
     uint64_t first = 0;
     for (int at = 0; at < old; at++) first += counts[at];
@@ -100,12 +100,12 @@ static void wrong_rows(bvk_checkpoint_t checkpoint, const struct particles *all)
     IS(bvk_save_rows(checkpoint, "p", &other), BVK_ERR_ARGUMENT);
     one = columns[1], one.data = NULL;
     IS(bvk_save_rows(checkpoint, "p", &other), all->count ? BVK_ERR_ARGUMENT : BVK_OK);
-    // A set of that name is there now on the rank that has none.
+    // On the rank that has no rows, a set of this name now exists.
     columns[1].name = "id";
     IS(bvk_save_rows(checkpoint, "q", &rows), BVK_ERR_REGION);
 }
 
-// Two versions of one series, of which the older one has a row less on each rank.
+// Two versions of one series; in the older one, each rank has one row fewer.
 static void save_twice(bvk_session_t session) {
     for (uint64_t version = 1; version <= 2; version++) {
         uint64_t id[2] = {(uint64_t)rank, (uint64_t)rank + 100};
@@ -143,7 +143,7 @@ static void save(bvk_session_t session) {
     IS(bvk_begin_checkpoint(session, "plasma", 5, &checkpoint), BVK_OK);
     IS(bvk_save_on(checkpoint, "table", boxes, row, 3, BVK_F64), BVK_OK);
     IS(bvk_save_rows(checkpoint, "electrons", &rows), BVK_OK);
-    // Names of columns and of sets are each there once.
+    // Each name of a column or of a set may be used only once.
     IS(bvk_save_rows(checkpoint, "electrons", &rows), BVK_ERR_REGION);
     rows.column_count = 1, columns[0].name = "other";
     IS(bvk_save_rows(checkpoint, "electrons", &rows), BVK_ERR_REGION);
@@ -162,7 +162,7 @@ static void save(bvk_session_t session) {
     IS(bvk_boxes_close(&boxes), BVK_OK);
 }
 
-// Loads all columns of what was dealt.
+// Loads all columns of the dealt rows.
 static struct particles load_columns(bvk_loaded_rows_t rows, uint64_t count) {
     struct particles all = make(count);
     IS(bvk_load_column(rows, "tag", all.tag, count, BVK_RECORD(3), 1), BVK_OK);
@@ -172,7 +172,7 @@ static struct particles load_columns(bvk_loaded_rows_t rows, uint64_t count) {
     return all;
 }
 
-// Rows that stand one behind the other.
+// Checks rows that follow one another.
 static void check_run(bvk_loaded_rows_t *rows, uint64_t count, uint64_t first, uint64_t behind) {
     CHECK(count == behind - first);
     struct particles all = load_columns(*rows, count);
@@ -182,7 +182,7 @@ static void check_run(bvk_loaded_rows_t *rows, uint64_t count, uint64_t first, u
     CHECK(!*rows);
 }
 
-// Which rank gets a particle by its place in space, and how many this function was asked for.
+// Decides by a particle's position which rank gets it, and counts the particles that the function was asked about.
 struct deal {
     uint64_t asked;
     int wrong;
@@ -196,7 +196,7 @@ static void owners_by_place(const void *values, size_t count, int *owners, void 
     const double *x = values;
     for (size_t at = 0; at < count; at++) owners[at] = deal->wrong ? deal->wrong : owner(x[at]);
     deal->asked += count;
-    // It would wait for itself.
+    // The call would wait for itself.
     double *there = NULL;
     IS(bvk_protect(deal->session, "x", there, 0, BVK_F64), BVK_ERR_STATE);
     CHECK(strstr(bvk_error(), "call it elsewhere"));
@@ -248,7 +248,7 @@ static void check_by(bvk_session_t session, bvk_restart_t restart) {
 static void check_parts(bvk_restart_t restart) {
     bvk_parts_t parts;
     bvk_part part = BVK_PART_INIT;
-    // All of them, or none on one rank.
+    // The call asks for all parts, or for none on one rank.
     int wanted = rank ? OLD : 0;
     IS(bvk_parts(restart, "electrons", 0, wanted, &parts), BVK_OK);
     for (int old = 0; old < wanted; old++) {
@@ -276,7 +276,7 @@ static void check_parts(bvk_restart_t restart) {
     IS(bvk_boxes_of(parts, 3, 1, NULL, extent), BVK_ERR_ARGUMENT);
     IS(bvk_boxes_of(parts, 3, 1, origin, extent), BVK_OK);
     CHECK(origin[0] == 3 && origin[1] == 0 && extent[0] == 1 && extent[1] == 3);
-    // It is closed with the attempt.
+    // The handle is closed with the attempt.
 }
 
 static void check_columns(bvk_restart_t restart) {
@@ -292,13 +292,13 @@ static void check_columns(bvk_restart_t restart) {
     }
     IS(bvk_column_at(restart, "electrons", 0, NULL, NULL, NULL), BVK_OK);
     IS(bvk_column_at(restart, "electrons", 4, &name, &kind, &width), BVK_NOTHING);
-    // That there is no such set is not held against the attempt.
+    // Asking for a set that does not exist does not make the attempt fail.
     IS(bvk_column_at(restart, "neutrons", 0, &name, &kind, &width), BVK_ERR_LOAD);
     IS(bvk_column_at(restart, "step", 0, &name, &kind, &width), BVK_ERR_LOAD);
     IS(bvk_column_at(restart, NULL, 0, &name, &kind, &width), BVK_ERR_ARGUMENT);
 }
 
-// One that all ranks make, or of which the others hear at the end: the next attempt is begun anew.
+// A mistake that all ranks make, or of which the others hear at the end: the next attempt begins.
 static bvk_restart_t again(bvk_session_t session, bvk_restart_t restart, int status, const char *words) {
     CHECK(status < 0 && strstr(bvk_error(), words));
     if (restart) IS(bvk_end_restore(&restart, -1, NULL), BVK_ERR_RESTART);
@@ -325,7 +325,7 @@ static void mistakes(bvk_session_t session, bvk_restart_t restart) {
     restart = again(session, restart, bvk_parts(restart, "electrons", 3, 2, &parts), "4 ranks took the checkpoint");
     restart = again(session, restart, bvk_parts(restart, "step", 0, 1, &parts), "step");
     CHECK(!rows && !parts);
-    // From here on all ranks have the error, though one makes the mistake.
+    // From here on, all ranks get the error, although only one makes the mistake.
     uint64_t first = rank == ranks - 1 ? TOTAL - 1 : 0;
     restart = again(session, restart, bvk_load_rows_range(restart, "electrons", first, 2, &rows, &count), "there are only 95037");
     deal.wrong = ranks + 3;
@@ -336,11 +336,11 @@ static void mistakes(bvk_session_t session, bvk_restart_t restart) {
     restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "x", BVK_F64, 1, by, &deal, &rows, &count), "given to no rank");
     by = owners_of_nothing;
     restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "x", BVK_F64, 1, by, &deal, &rows, &count), "given to no rank");
-    // Too short on one rank.
+    // The memory is too short on one rank.
     IS(bvk_load_rows(restart, "electrons", BVK_ROWS_EVEN, &rows, &count), BVK_OK);
     double *x = malloc((count + 1) * sizeof *x);
     restart = again(session, restart, bvk_load_column(rows, "x", x, count - (uint64_t)(rank == 0), BVK_F64, 1), "rows of 1 x f64");
-    // What was dealt goes with its attempt.
+    // Dealt rows are lost with their attempt.
     IS(bvk_load_column(rows, "x", x, count, BVK_F64, 1), BVK_ERR_HANDLE);
     IS(bvk_loaded_rows_close(&rows), BVK_ERR_HANDLE);
     IS(bvk_load_rows(restart, "electrons", BVK_ROWS_EVEN, &rows, &count), BVK_OK);
@@ -356,7 +356,7 @@ static void mistakes(bvk_session_t session, bvk_restart_t restart) {
     IS(bvk_end_restore(&restart, 1, NULL), BVK_OK);
 }
 
-// What the first attempt has dealt is of no use in the next one, which leads to an older version.
+// Rows that the first attempt has dealt cannot be used in the next attempt, which loads an older version.
 static void load_again(bvk_session_t session) {
     bvk_restart_t restart;
     bvk_loaded_rows_t newer, older;
@@ -395,7 +395,7 @@ static void load(bvk_session_t session) {
     check_columns(restart);
     IS(bvk_load_rows(restart, "electrons", BVK_ROWS_EVEN, &rows, &count), BVK_OK);
     check_run(&rows, count, (uint64_t)TOTAL * (uint64_t)rank / (uint64_t)ranks, (uint64_t)TOTAL * ((uint64_t)rank + 1) / (uint64_t)ranks);
-    // They overlap, and leave rows out; one rank wants none.
+    // The ranges overlap, and leave rows out; one rank wants none.
     uint64_t first = 4000 + 100 * (uint64_t)rank, wanted = rank ? 2000 : 0;
     IS(bvk_load_rows_range(restart, "electrons", first, wanted, &rows, &count), BVK_OK);
     check_run(&rows, count, first, first + wanted);
@@ -426,7 +426,7 @@ int main(int argc, char **argv) {
     IS(bvk_open(MPI_COMM_WORLD, NULL, &session), BVK_OK);
     if (argc > 1 && !strcmp(argv[1], "save")) save(session);
     else load(session);
-    // One attempt is open when the session is closed.
+    // An attempt is still open when the session is closed.
     bvk_restart_t restart;
     bvk_loaded_rows_t rows;
     IS(bvk_begin_restore(session, "plasma", BVK_NEWEST, &restart), BVK_OK);

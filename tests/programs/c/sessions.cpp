@@ -1,5 +1,5 @@
-// include/bivouac.hpp on several ranks: what is protected changes its length and its place between checkpoints, and mistakes of one
-// rank reach all. Run by tests/mpi_c.rs, which also compiles it with WRONG set to what must not compile.
+// include/bivouac.hpp on several ranks: protected data changes its length and its place between checkpoints, and all ranks hear of one
+// rank's mistakes. tests/mpi_c.rs runs the program, and also compiles it with WRONG set to code that must not compile.
 #include <bivouac.hpp>
 
 #include <cstdio>
@@ -18,7 +18,7 @@ int rank, ranks;
         }                                                                                      \
     } while (0)
 
-// The error that a call ends with.
+// The error with which a call ends.
 template <typename Call>
 bivouac::error error_of(Call call) {
     try {
@@ -64,7 +64,7 @@ static_assert(std::is_nothrow_move_constructible<bivouac::session>::value && !st
 static_assert(std::is_nothrow_move_assignable<bivouac::pending>::value && !std::is_copy_assignable<bivouac::pending>::value, "");
 static_assert(std::is_nothrow_destructible<bivouac::session>::value, "destructors never throw");
 
-// What must not compile, each with a text of ours.
+// Code that must not compile, each with one of the library's messages.
 #ifdef WRONG
 void wrong(bivouac::session &session) {
 #if WRONG == 1
@@ -106,7 +106,7 @@ struct state {
         session.protect("raw", raw.get(), 4);
     }
 
-    // Other lengths and other places than before, on each rank and in each step.
+    // The lengths and places differ from those before, on each rank and in each step.
     void become(std::uint64_t now) {
         step = now;
         const std::size_t length = 1000 * (now % 3 + 1) + static_cast<std::size_t>(rank);
@@ -160,7 +160,7 @@ void lengths_change() {
     CHECK(pending.back().wait(bivouac::level::process) >= bivouac::level::process);
     CHECK(pending.back().wait() == bivouac::level::system);
     CHECK(pending.back().reached() == bivouac::level::system);
-    // The local tier may come to its end after the global one.
+    // The local tier may end after the global one.
     while (!pending.back().finished()) continue;
     CHECK(!session.should_exit());
     now.become(77);
@@ -185,17 +185,17 @@ void empty_vectors_are_filled() {
     CHECK(now.x.empty());
     if (auto restored = session.restore("run")) CHECK(restored.version == 5);
     CHECK(now.is(5));
-    // What a restart begun by hand has open is a state error, and the session goes on.
+    // Unprotecting an unknown name is an argument error.
     const bivouac::error missing = error_of([&] { session.unprotect("nobody"); });
     CHECK(missing.status() == BVK_ERR_ARGUMENT && says(missing, "nobody"));
 
-    // Another type than was saved, on one rank: an error of all, which names the region.
+    // One rank protects another type than was saved: all ranks get an error, which names the region.
     std::vector<float> other;
     if (rank == 1) session.protect("x", other);
     const bivouac::error wrong = error_of([&] { session.restore("run"); });
     CHECK(wrong.status() == BVK_ERR_RESTART && says(wrong, "rank 1") && says(wrong, "\"x\"") && says(wrong, "f64") && says(wrong, "f32"));
     now.protect(session);
-    // A region that the checkpoint does not have.
+    // The checkpoint does not have this region.
     int more = 0;
     session.protect("more", more);
     const bivouac::error absent = error_of([&] { session.restore("run"); });
@@ -220,7 +220,7 @@ void one_rank_throws() {
     });
     const double begun = MPI_Wtime();
     session.checkpoint("thrown", 1).wait();
-    // Between begin and capture: the others hear which rank it was.
+    // The exception is thrown between begin and capture: the others hear which rank threw it.
     does_throw = rank == 1;
     std::string thrown;
     try {
@@ -232,7 +232,8 @@ void one_rank_throws() {
         thrown = error.what();
     }
     CHECK(thrown == (rank == 1 ? "no data" : ""));
-    // Inside a restart: its own exception on the rank that threw, an error on the others, and no other copy or version is tried.
+    // The exception is thrown inside a restart: the rank that threw it gets it, the others get an error, and no other
+    // copy or version is tried.
     thrown.clear();
     thrown_so_far = 0;
     try {
@@ -244,13 +245,13 @@ void one_rank_throws() {
         thrown = error.what();
     }
     CHECK(thrown == (rank == 1 ? "no data" : "") && thrown_so_far == (rank == 1 ? 1 : 0));
-    // A region that cannot be saved, on one rank.
+    // One rank has a region that cannot be saved.
     does_throw = false;
     if (rank == 1) session.protect("", data);
     const bivouac::error bad = error_of([&] { session.checkpoint("thrown", 3); });
     CHECK(bad.status() == (rank == 1 ? BVK_ERR_REGION : BVK_OK));
     if (rank == 1) session.unprotect("");
-    // And all go on together.
+    // All ranks then continue together.
     data.assign(20, 7);
     session.checkpoint("thrown", 4).wait();
     data.assign(20, 0);
@@ -267,7 +268,7 @@ void a_session_is_left_by_an_exception() {
         throw std::runtime_error("on the way out");
     } catch (const std::runtime_error &) {
     }
-    // It was not closed: nobody has waited for ranks that may be elsewhere.
+    // The session was not closed, so nobody has waited for ranks that may be elsewhere.
     std::uint64_t generation = 0;
     CHECK(bvk_generation(left, &generation) == BVK_OK && bvk_close(&left) == BVK_OK);
     left = kept.handle();
@@ -276,7 +277,7 @@ void a_session_is_left_by_an_exception() {
     CHECK(bvk_generation(kept.handle(), &generation) == BVK_OK);
 }
 
-// A directory that cannot be used: a report without a name says so, and so does waiting for the level that is out of reach.
+// A directory that cannot be used: a report without a name says so, and so does a wait for the level that cannot be reached.
 void a_tier_is_off() {
     bivouac::session session(MPI_COMM_WORLD, settings({"job.group=off", "global.directory=/proc/nope"}));
     const std::vector<bivouac::report> reports = session.reports();

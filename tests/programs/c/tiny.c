@@ -1,5 +1,5 @@
-/* The least that an application does: protect, checkpoint, wait, and restore what was overwritten. With an argument it looks for a series of that
-   name first, and goes on without one. */
+/* The smallest application: it protects, takes a checkpoint, waits, and restores what was overwritten. With an argument, it first looks
+   for a series of that name, and continues without one. */
 #include <bivouac.h>
 #include <stdio.h>
 #include <string.h>

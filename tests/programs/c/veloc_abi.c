@@ -1,5 +1,5 @@
-// VELOC's numbers and the types of its functions, as programs have them that were compiled against its own headers: what this
-// file asserts is what makes such an object file run with our library.
+// VELOC's numbers and the types of its functions, as in programs that were compiled with its own headers. If these assertions hold, such an
+// object file runs with this library.
 
 #include "veloc.h"
 

@@ -1,5 +1,5 @@
-// Every function of VELOC's interface on two ranks, right and wrong. argv: a configuration file, one that waits in
-// Checkpoint_end, and one with a mistake.
+// Calls every function of VELOC's interface on two ranks, correctly and incorrectly. argv: a configuration file, one
+// that waits in Checkpoint_end, and one with a mistake.
 
 #include <pthread.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 static int rank;
 
-// `finalized`: whether there was a session, which VELOC_Finalize has ended.
+// `finalized`: whether there was a session that VELOC_Finalize has ended.
 static void before_and_after(int finalized) {
     int one = 1;
     char path[VELOC_MAX_NAME];
@@ -42,7 +42,7 @@ static void before_and_after(int finalized) {
 }
 
 static void openings(const char *good, const char *bad) {
-    // A mistake of one rank is one of all: nobody waits.
+    // If one rank makes a mistake, the call fails on all: nobody waits.
     FAILS(VELOC_Init(MPI_COMM_WORLD, rank == 1 ? bad : good));
     FAILS(VELOC_Init(MPI_COMM_WORLD, rank == 0 ? NULL : good));
     FAILS(VELOC_Init(MPI_COMM_WORLD, rank == 1 ? "no-such-file" : good));
@@ -52,7 +52,7 @@ static void openings(const char *good, const char *bad) {
     FAILS(VELOC_Init_single(1, good));
 }
 
-// Names and arguments that are wrong on one rank only: the call fails there, nothing hangs, and the next one is right again.
+// Names and arguments that are wrong on one rank only: the call fails there, nothing hangs, and the next call works.
 static void mistakes(void) {
     int value = rank, other = 9, unknown[2] = {1, 77};
     char path[VELOC_MAX_NAME];
@@ -93,14 +93,14 @@ static void mistakes(void) {
     FAILS(VELOC_Route_file(NULL, path));
     FAILS(VELOC_Route_file("file", NULL));
     FAILS(VELOC_Cleanup("mistakes"));
-    // An unknown number: the rank that gave it does not save, so nobody does.
+    // One rank gives an unknown number and does not save, so nobody does.
     if (rank == 1) FAILS(VELOC_Checkpoint_selective(VELOC_CKPT_SOME, unknown, 2));
     OK(VELOC_Checkpoint_mem());
     status = VELOC_Checkpoint_end(1);
     CHECK(status == (rank == 1 ? VELOC_FAILURE : VELOC_SUCCESS));
     if (rank == 0) FAILS(VELOC_Checkpoint_wait());
 
-    // A routed file that was never written, and one rank that says no.
+    // First a routed file was never written, and then one rank reports failure.
     OK(VELOC_Checkpoint_begin("mistakes", 22));
     if (rank == 1) OK(VELOC_Route_file("unwritten", path));
     OK(VELOC_Checkpoint_mem());
@@ -123,7 +123,7 @@ static void mistakes(void) {
     FAILS(VELOC_Restart("mistakes", 31));
     FAILS(VELOC_Restart("nobody", 30));
     CHECK(VELOC_Restart_test("mistakes", 0) == 30);
-    // What is too small on one rank is loaded on none, and not offered again.
+    // A version for which one rank's memory is too small is loaded on none, and not offered again.
     OK(VELOC_Mem_protect(1, &value, 1, rank == 1 ? sizeof value - 1 : sizeof value));
     FAILS(VELOC_Restart("mistakes", 30));
     FAILS(VELOC_Restart_test("mistakes", 0));
@@ -143,7 +143,7 @@ static void mistakes(void) {
     OK(VELOC_Mem_clear());
 }
 
-// What is saved is what was protected last, as it was when it was chosen; ranks may save regions of their own.
+// Each checkpoint saves the regions that were protected last, as they were when they were chosen; ranks may save different regions.
 static void regions(void) {
     enum { MANY = 100000 };
     static double first[MANY], second[MANY];
@@ -169,7 +169,7 @@ static void regions(void) {
     OK(VELOC_Restart("regions", 1));
     CHECK(step == 1 && second[MANY - 1] == MANY - 1 + rank);
 
-    // In parts; what is not asked for stays.
+    // Regions are restored in parts; a region that is not chosen stays unchanged.
     step = 0, second[7] = 0;
     OK(VELOC_Restart_begin("regions", 2));
     CHECK(VELOC_Recover_size(1) == (int)sizeof second);
@@ -178,7 +178,7 @@ static void regions(void) {
     OK(VELOC_Recover_selective(VELOC_RECOVER_REST, ids, 1));
     OK(VELOC_Restart_end(1));
     CHECK(step == 2);
-    // One rank cannot use it: it counts on none.
+    // One rank cannot use the version, so the restart counts on none.
     OK(VELOC_Restart_begin("regions", 2));
     OK(VELOC_Recover_mem());
     int status = VELOC_Restart_end(rank == 1 ? 0 : 1);
@@ -193,7 +193,7 @@ static void regions(void) {
     OK(VELOC_Restart_begin("regions", 1));
     FAILS(VELOC_Recover_selective(VELOC_RECOVER_SOME, NULL, 1));
 
-    // The same version again, shorter: nothing is left of the longer one.
+    // The same version is saved again, with less data: nothing is left of the longer one.
     OK(VELOC_Mem_protect(1, second, 3, sizeof *second));
     for (int i = 0; i < 3; i++) second[i] = 0.5 + i;
     OK(VELOC_Checkpoint("regions", 2));
@@ -205,11 +205,11 @@ static void regions(void) {
     OK(VELOC_Recover_mem());
     OK(VELOC_Restart_end(1));
     CHECK(second[2] == 2.5);
-    // A restart that loads nothing is one, too.
+    // A restart that loads nothing also counts.
     OK(VELOC_Restart_begin("regions", 2));
     OK(VELOC_Restart_end(1));
 
-    // A group of its own for one series, beside the regions without one.
+    // One series has a group of its own, separate from the regions without a group.
     int mine = 7 * rank;
     OK(VELOC_Mem_clear());
     OK(VELOC_Mem_protect(0, &step, 1, sizeof step));
@@ -228,7 +228,7 @@ static void regions(void) {
     OK(VELOC_Mem_unprotect(0));
 }
 
-// Files that the program writes itself, under names that differ by rank.
+// Files that the program itself writes, with names that differ by rank.
 static void files(void) {
     char original[64], path[VELOC_MAX_NAME], text[64];
     for (int version = 1; version <= 2; version++) {
@@ -260,7 +260,7 @@ static void files(void) {
     FAILS(VELOC_Route_file("late", path));
 }
 
-// Memory and a file in one checkpoint, whose name looks like a region's number.
+// Memory and a file in one checkpoint; the file's name looks like a region's number.
 static void files_and_memory(void) {
     int value = 5 + rank, number = 0;
     char path[VELOC_MAX_NAME], again[VELOC_MAX_NAME];
@@ -290,7 +290,7 @@ static void files_and_memory(void) {
     OK(VELOC_Mem_clear());
 }
 
-// What is only looked at, or what the program could not use, is not what the run goes on from.
+// The run does not continue from a version that was only looked at, or that the program could not use.
 static void looks(void) {
     int value = 0;
     OK(VELOC_Mem_protect(1, &value, 1, sizeof value));
@@ -308,7 +308,7 @@ static void looks(void) {
     OK(VELOC_Checkpoint("looks", value));
     OK(VELOC_Checkpoint_wait());
     CHECK(VELOC_Restart_test("looks", 4) == 4);
-    // This one counts: what came after it is left behind.
+    // This restart counts: later versions are left behind.
     OK(VELOC_Restart("looks", 2));
     CHECK(value == 2);
     value = 6;
@@ -353,18 +353,18 @@ int main(int argc, char **argv) {
     files_and_memory();
     looks();
     if (provided == MPI_THREAD_MULTIPLE) from_threads();
-    // A checkpoint of nothing would be the newest, and its restart a success.
+    // A checkpoint without data would be the newest, and its restart would be a success.
     FAILS(VELOC_Checkpoint("empty", 1));
     CHECK(VELOC_Restart_test("empty", 0) == VELOC_FAILURE);
     OK(VELOC_Mem_protect(1, &one, 1, sizeof one));
-    // One rank finalizes without having ended its checkpoint: nobody waits for it, and its file goes.
+    // One rank finalizes without having ended its checkpoint: nobody waits for that rank, and its file is removed.
     if (rank == 0) {
         char path[VELOC_MAX_NAME], again[VELOC_MAX_NAME];
         OK(VELOC_Checkpoint_begin("unended", 1));
         OK(VELOC_Route_file("left", path));
         FILE *file = fopen(path, "w");
         CHECK(file != NULL && fclose(file) == 0);
-        // Asked for again it is the same, with what was written.
+        // A second request gives the same path, with the data that was written.
         OK(VELOC_Route_file("left", again));
         file = fopen(again, "r");
         CHECK(file != NULL && fclose(file) == 0);
@@ -374,7 +374,7 @@ int main(int argc, char **argv) {
     CHECK(VELOC_Finalize(1) == (rank == 0 ? VELOC_FAILURE : VELOC_SUCCESS));
     before_and_after(1);
 
-    // A session that waits at the end of each checkpoint; it finds what the last one wrote.
+    // This session waits at the end of each checkpoint, and finds what the previous session wrote.
     OK(VELOC_Init(MPI_COMM_WORLD, argv[2]));
     CHECK(VELOC_Restart_test("files", 0) == 2);
     OK(VELOC_Mem_protect(1, &one, 1, sizeof one));
@@ -384,12 +384,12 @@ int main(int argc, char **argv) {
     CHECK(status == (rank == 0 ? VELOC_SUCCESS : VELOC_FAILURE));
     OK(VELOC_Checkpoint("sync", 2));
     OK(VELOC_Checkpoint_finished());
-    // Ended with everything open.
+    // The session is finalized with everything open.
     OK(VELOC_Restart_begin("sync", 2));
     OK(VELOC_Finalize(0));
     OK(VELOC_Finalize(0));
 
-    // Each rank by itself.
+    // Each rank now has a session of its own.
     OK(VELOC_Init_single((unsigned)(10 + rank), argv[1]));
     one = 50 + rank;
     OK(VELOC_Mem_protect(1, &one, 1, sizeof one));

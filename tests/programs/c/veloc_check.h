@@ -1,4 +1,4 @@
-// What the programs of tests/mpi_veloc.rs share.
+// Shared code of the programs for tests/mpi_veloc.rs.
 #ifndef VELOC_CHECK_H
 #define VELOC_CHECK_H
 

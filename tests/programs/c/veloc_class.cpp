@@ -1,5 +1,5 @@
-// veloc.hpp as programs that were written for VELOC use it, on two ranks. argv: a configuration file, and a number: the first run of the
-// program takes checkpoints and the second one restores them.
+// Uses veloc.hpp as programs written for VELOC do, on two ranks. argv: a configuration file, and a number: the first run of the program
+// takes checkpoints, and the second one restores them.
 
 #include <veloc.hpp>
 
@@ -13,7 +13,7 @@
 
 static int rank;
 
-// What a library for serialization would make.
+// A function as a serialization library would make it.
 static veloc::client_t::serializer_t serializer(const std::map<int, int> &map) {
     return [&map](std::ostream &out) {
         for (const auto &entry : map) out << entry.first << ' ' << entry.second << '\n';
@@ -39,7 +39,7 @@ static void first(veloc::client_t *ckpt) {
     map[1] = 2 + rank;
     own[5] = 6;
 
-    // As VELOC, which says whether the number is new.
+    // As in VELOC, the result says whether the number is new.
     CHECK(ckpt->mem_protect(0, &few, 1, 1));
     CHECK(!ckpt->mem_protect(0, &k, 1, sizeof(k)));
     CHECK(ckpt->mem_protect(1, serializer(map), deserializer(map)));
@@ -51,18 +51,18 @@ static void first(veloc::client_t *ckpt) {
     CHECK(ckpt->checkpoint("one", 1) && told == "one1");
     CHECK(ckpt->checkpoint_wait() && ckpt->checkpoint_finished());
 
-    // A data structure may grow; a file goes with it.
+    // A data structure may grow, and a checkpoint may include a file.
     map[2] = 3;
     k = 20 + rank;
     CHECK(ckpt->checkpoint_begin("one", 2));
     CHECK(ckpt->checkpoint_mem(VELOC_CKPT_SOME, {0, 1}) && ckpt->checkpoint_mem(VELOC_CKPT_REST, {0, 1}));
-    map.clear();  // it was taken in the call
+    map.clear();  // the call has saved the data already
     std::ofstream(ckpt->route_file("routed")) << "routed " << rank;
     CHECK(ckpt->checkpoint_end(true) && told == "one2");
     CHECK(ckpt->checkpoint_wait());
     empty[1] = 1;
 
-    // The same process restores it; each by itself and all together.
+    // The same process restores the data, first each rank alone and then all ranks together.
     k = 0;
     CHECK(ckpt->restart_test("one", 0) == 2 && ckpt->restart_test("one", 1, rank) == 1);
     CHECK(ckpt->restart("one", 2));
@@ -74,15 +74,15 @@ static void first(veloc::client_t *ckpt) {
     CHECK(ckpt->restart_end(true));
 
     CHECK(ckpt->checkpoint("two", 1) && ckpt->checkpoint_wait());
-    // What a data structure was written to is nowhere to be found afterwards: a function of veloc.h has nothing to read there.
+    // The memory into which a data structure was serialized is gone afterwards, so a function of veloc.h has nothing to read.
     CHECK(VELOC_Checkpoint("mixed", 1) == VELOC_SUCCESS && ckpt->checkpoint_wait() && ckpt->restart_begin("mixed", 1));
     CHECK(ckpt->recover_size(0) == sizeof k && ckpt->recover_size(1) == 0 && ckpt->restart_end(true));
-    // A checkpoint of another name has not the region of `one`.
-    // What could not be loaded does not count, however it is ended.
+    // A checkpoint with another name does not have the region of `one`. A restart that could not load something does
+    // not count, however it is ended.
     CHECK(ckpt->restart_begin("two", 1) && !ckpt->recover_mem(VELOC_RECOVER_SOME, {77}) && !ckpt->restart_end(true));
     CHECK(ckpt->restart_begin("two", 1) && ckpt->recover_size(4) == 0 && ckpt->recover_mem(VELOC_RECOVER_ALL, {}) && ckpt->restart_end(true));
 
-    // One rank asks for another's checkpoint, cannot write, or cannot read: it counts on none.
+    // One rank asks for another rank's checkpoint, cannot write, or cannot read: the call fails on all ranks.
     CHECK(!ckpt->restart("two", 1, rank == 0 ? 1 : -1));
     bool does_write = true, does_read = true;
     const auto write = [&](std::ostream &out) {
@@ -97,7 +97,7 @@ static void first(veloc::client_t *ckpt) {
     } catch (const std::runtime_error &) {
         has_thrown = true;
     }
-    // Who threw knows it already; the other one hears it.
+    // The rank that threw knows of the failure; the other one hears of it here.
     CHECK(has_thrown == (rank == 1) && ckpt->checkpoint_wait() == (rank == 1));
     does_write = true;
     CHECK(ckpt->checkpoint("three", 2) && ckpt->checkpoint_wait());
@@ -148,7 +148,7 @@ int main(int argc, char **argv) {
     else second(ckpt);
     delete ckpt;
 
-    // Each rank by itself.
+    // Each rank now has a client of its own.
     const unsigned int id = 10 + static_cast<unsigned int>(rank);
     ckpt = veloc::get_client(id, argv[1]);
     int k = rank;

@@ -1,6 +1,7 @@
-// Checkpoints for a test to damage, and what restarts make of the damage. argv: `make`, a configuration file, the number of versions,
-// and the name of a file that ends the ranks by SIGKILL when it is there; or `restore` and configuration files, each of a store of
-// its own. Each rank tells in rank-R.log, which has the library's log, too: starting MPI takes longer than restoring.
+// Makes checkpoints for a test to damage, and restarts from the damaged ones. argv: `make`, a configuration file, the number of versions,
+// and the name of a file whose appearance makes the ranks end by SIGKILL; or `restore` and configuration files, each for its own store.
+// Each rank writes its results to rank-R.log, which also has the library's log. One job restores them all, because starting MPI takes
+// longer than restoring.
 
 #include <signal.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-// Forked children of a program with an open session: every function fails in them at once, and neither that nor their end changes
-// anything for the parent. argv: configuration file.
+// Forked children of a program with an open session: every function fails in them at once, and neither the calls nor the children's end
+// changes anything for the parent. argv: configuration file.
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,10 +15,10 @@ static int rank, value;
 static const char *config;
 static atomic_int asks = 1;
 
-// A child that calls everything and ends, as a program does or at once.
+// A child that calls everything and then ends, either as a program does or at once.
 static void child(int runs_handlers) {
     if (!is_forked_child()) return;
-    // Nobody has to read what they say.
+    // Nobody needs the children's messages.
     if (freopen("/dev/null", "w", stderr) == NULL) _exit(1);
     int id = 0;
     char path[VELOC_MAX_NAME];
@@ -52,7 +52,7 @@ static void child(int runs_handlers) {
     _exit(0);
 }
 
-// Holds the session nearly all the time.
+// Calls into the session nearly all the time.
 static void *ask(void *unused) {
     while (asks) VELOC_Checkpoint_finished();
     return unused;
@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
     OK(VELOC_Mem_protect(0, &value, 1, sizeof value));
     value = 10 + rank;
     OK(VELOC_Checkpoint("fork", 1));
-    // While it is being written, between begin and end, and within a restart.
+    // Children are forked while the checkpoint is being written, between begin and end, and within a restart.
     child(1);
     OK(VELOC_Checkpoint_wait());
     char path[VELOC_MAX_NAME];

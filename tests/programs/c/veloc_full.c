@@ -1,5 +1,6 @@
-// A checkpoint that fits, and one for which the scratch directory has no room. If persistent storage takes it, it is a checkpoint like
-// any other; otherwise it is none, on no rank, and the one before stays. argv: configuration file, and a word if there is such storage.
+// One checkpoint fits, and for a second one the scratch directory has no room. If persistent storage takes the second one, it is
+// a checkpoint like any other; otherwise it exists on no rank, and the first one stays. argv: configuration file, and a word if
+// there is such storage.
 
 #include <string.h>
 
@@ -17,7 +18,7 @@ int main(int argc, char **argv) {
     OK(VELOC_Mem_protect(0, &step, 1, sizeof step));
     OK(VELOC_Checkpoint("full", 1));
     OK(VELOC_Checkpoint_wait());
-    // Only one rank has more than there is room for.
+    // Only one rank has more data than fits.
     if (rank == 1) OK(VELOC_Mem_protect(1, large, many, 1));
     step = 2;
     int status = VELOC_Checkpoint("full", 2);

@@ -1,5 +1,6 @@
-// Memory of a GPU protected by VELOC's functions, which know no streams: ordered on the legacy default stream, and announced versions
-// read back from the GPU's cache. Run on two ranks by tests/mpi_veloc.rs and ci/gpu/run.sh with the configuration as its argument.
+// GPU memory that is protected by VELOC's functions, which know no streams: the copies are ordered on the legacy default stream, and
+// announced versions are read back from the GPU cache. tests/mpi_veloc.rs and ci/gpu/run.sh run it on two ranks with the
+// configuration as its argument.
 #include "veloc.h"
 #include "gpu.h"
 #include "veloc_check.h"
@@ -11,7 +12,7 @@ static gpu_address field, scratch;
 static unsigned back[WORDS];
 
 static void set(int value) {
-    // Work that takes some milliseconds is before it, and the call returns while it runs.
+    // Work that takes some milliseconds comes first, and the call returns while it runs.
     for (int i = 0; i < MANY; i++) CHECK(cuMemsetD32Async(scratch, (unsigned)i, WORDS, NULL) == 0);
     CHECK(cuMemsetD32Async(field, (unsigned)(100 * value + rank), WORDS, NULL) == 0);
     step = value;

@@ -1,5 +1,5 @@
-// The interface as the HPDC 2023 paper on caching and prefetching shows it in its listing 1: a shot that saves versions of varying
-// length and reads them back in the reverse order, with the paper's shorter calls.
+// The interface as listing 1 of the HPDC 2023 paper on caching and prefetching shows it: a shot saves versions of varying length and reads
+// them back in reverse order, with the paper's shorter calls.
 
 #define VELOC_HPDC_LISTING
 #include "veloc.h"
@@ -9,7 +9,7 @@
 
 static unsigned char data[1 << 16];
 
-// How long a version is, and what is in it.
+// The length of a version, and its contents.
 static size_t length(int version) { return sizeof data - 4097 * (size_t)version; }
 
 static unsigned char value(int rank, int version, size_t at) { return (unsigned char)(at * 7 + (size_t)(31 * version + rank)); }
@@ -37,24 +37,24 @@ int main(int argc, char **argv) {
             OK(VELOC_Mem_protect(1, data, size));
             OK(VELOC_Restart(version));
             for (size_t at = 0; at < size; at++) CHECK(data[at] == value(rank, version, at));
-            // Announced once, restored once.
+            // This version was announced once and restored once.
             FAILS(VELOC_Restart(version));
         }
     }
-    // Saved again before it was restored: the older one would be restored in its place.
+    // A version must not be saved again before it was restored: the older one would be restored in its place.
     char path[VELOC_MAX_NAME];
     OK(VELOC_Prefetch_enqueue(50));
     OK(VELOC_Checkpoint("shot", 50));
     FAILS(VELOC_Checkpoint("shot", 50));
     OK(VELOC_Restart(50));
-    // What one rank does not save is there on none; the ranks stay in step. Files are no part of it.
+    // A version that one rank does not save exists on no rank, and the ranks stay in step. Versions cannot include files.
     OK(VELOC_Prefetch_enqueue(51));
     OK(VELOC_Checkpoint_begin("shot", 51));
     OK(VELOC_Checkpoint_mem());
     if (rank == 1) FAILS(VELOC_Route_file("out", path));
     CHECK(VELOC_Checkpoint_end(1) == VELOC_FAILURE);
     FAILS(VELOC_Restart(rank == 1 ? -1 : 51));
-    // No checkpoint was made of them, and one whose version was not announced is one.
+    // No checkpoint was made of the announced versions, but one whose version was not announced is a checkpoint.
     FAILS(VELOC_Restart_test("shot", 0));
     OK(VELOC_Checkpoint("shot", 100));
     CHECK(VELOC_Restart_test("shot", 0) == 100);

@@ -1,4 +1,4 @@
-// The header in C++, and what comes before VELOC_Init: it fails, VELOC_Finalize as well.
+// The header in C++, and calls before VELOC_Init: they fail, and so does VELOC_Finalize.
 
 #include "veloc.h"
 

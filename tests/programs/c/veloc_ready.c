@@ -1,5 +1,5 @@
-// VELOC_Mem_protect has node memory made ready before the first checkpoint asks for it. argv: a configuration file, and the seconds
-// after which nobody waits for it any longer.
+// VELOC_Mem_protect has node memory made ready before the first checkpoint needs it. argv: a configuration file, and the number of seconds
+// after which the program gives up waiting.
 
 #include <stdlib.h>
 

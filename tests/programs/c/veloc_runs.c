@@ -1,5 +1,5 @@
-// Two runs of one job at a time. argv: `first`, a configuration file, and a folder; or `second`, a configuration file, one that takes
-// over, and the folder. In the folder a file says that the first run has saved, another one that the second run has.
+// Two runs of one job exist at the same time. argv: `first`, a configuration file, and a folder; or `second`, a configuration file, one
+// that takes over, and the folder. A file in the folder says that the first run has saved, and another file says that the second run has.
 
 #include <string.h>
 #include <time.h>
@@ -17,7 +17,7 @@ static const char *file_in(const char *folder, const char *name) {
     return path;
 }
 
-// Says something to the other run, and waits for what it says.
+// Sends a word to the other run; `hear` waits for one.
 static void say(const char *folder, const char *name) {
     MPI_Barrier(MPI_COMM_WORLD);
     FILE *file = rank == 0 ? fopen(file_in(folder, name), "w") : NULL;
@@ -41,7 +41,7 @@ static void first(const char *config, const char *folder) {
     OK(saved(1));
     say(folder, "first");
     hear(folder, "second");
-    // Somebody else has the job: nothing of this run counts any more, nothing is deleted, and the program goes on.
+    // Another run has taken over the job: nothing that this run does counts any more, nothing is deleted, and the program continues.
     FAILS(saved(2));
     FAILS(saved(3));
     FAILS(VELOC_Cleanup("runs"));
@@ -60,7 +60,7 @@ static void second(const char *config, const char *take_over, const char *folder
     OK(saved(2));
     say(folder, "second");
     hear(folder, "ended");
-    // What the first run has done since harms nothing.
+    // The first run's later calls have harmed nothing.
     value = 0;
     CHECK(VELOC_Restart_test("runs", 0) == 2);
     OK(VELOC_Restart("runs", 2));

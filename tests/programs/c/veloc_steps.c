@@ -1,6 +1,6 @@
-// A program with steps, as it would be written for VELOC: it goes on from the newest checkpoint that can be restored and takes one
-// after each step. argv: configuration file, last step, step after whose checkpoint all ranks kill themselves (0: none), and files to
-// damage between the first Restart_test and the restart.
+// A program with steps, as it would be written for VELOC: it continues from the newest checkpoint that can be restored, and takes one after
+// each step. argv: configuration file, last step, the step after whose checkpoint all ranks kill themselves (0: none), and files to damage
+// between the first Restart_test and the restart.
 
 #include <signal.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static void damage(const char *path) {
     FILE *file = fopen(path, "r+b");
     CHECK(file != NULL && fseek(file, 0, SEEK_END) == 0);
     const long length = ftell(file);
-    // In the data of both ranks, where they share a container.
+    // This damages the data of both ranks if they share a container.
     for (long at = length / 4; at < length; at += length / 2) {
         CHECK(fseek(file, at, SEEK_SET) == 0);
         int byte = getc(file);

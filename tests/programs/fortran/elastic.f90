@@ -1,5 +1,5 @@
-! Restarts on another number of ranks by the module, and its mistakes: `save` on 3 ranks, then `load` on others. Run by
-! tests/mpi_fortran.rs; rank 0 prints `all right`.
+! Restarts on another number of ranks through the module, and its mistakes: `save` on 3 ranks, then `load` on others.
+! tests/mpi_fortran.rs runs it; rank 0 prints `all right`.
 program elastic
   use, intrinsic :: iso_fortran_env, only: error_unit, int16, int32, int64, real64
   use, intrinsic :: iso_c_binding, only: c_loc, c_ptr
@@ -14,7 +14,7 @@ program elastic
   type(c_ptr), allocatable :: rows(:)
   integer :: rank, ranks, provided, first, count, x, y
   integer, allocatable :: mine(:)
-  ! A ghost cell before a row and two behind it, and a row of them on both sides.
+  ! There is one ghost cell before a row and two after it, and a row of ghost cells on both sides.
   real(real64), allocatable, target :: band(:, :)
   integer(int16), allocatable, target :: taken(:, :)
   integer(int64), target :: step = 0
@@ -43,7 +43,7 @@ program elastic
 
 contains
 
-  ! Bands of rows; and rows in turn, of which rank 0 has none if there are other ranks.
+  ! The array is cut into bands of rows; and into rows in turn, of which rank 0 has none if there are other ranks.
   subroutine cut()
     integer :: owners, at
     integer, allocatable :: origins(:, :), extents(:, :)
@@ -87,7 +87,8 @@ contains
     end do
   end subroutine
 
-  ! What is found here and what the library finds: the other ranks hear of it, and the next call is in step.
+  ! Mistakes that this module finds and mistakes that the library finds: the other ranks hear of them, and
+  ! the next call is in step.
   subroutine mistakes()
     integer :: status
     if (rank == 1) then
@@ -183,7 +184,7 @@ contains
     call is(bvk_end_restore(restart, .true., restored), BVK_OK)
     call check(step == 5, 'the step')
     call check_all()
-    ! Memory that does not fit on one rank: nobody waits, and the restart of all ends.
+    ! The memory does not fit on one rank: nobody waits, and the restart of all ranks ends.
     call is(bvk_begin_restore(session, 'saved', restart=restart), BVK_OK)
     if (rank == 0) then
       call is(bvk_load_on(restart, 'band', bands, band(:, 1:count)), BVK_ERR_ARGUMENT)
@@ -197,7 +198,7 @@ contains
     call says('boxes')
   end subroutine
 
-  ! The vertices of a rank, from the last one on, counted from 1.
+  ! The vertices of a rank, in descending order, counted from 1.
   function vertices() result(numbers)
     integer, allocatable :: numbers(:)
     integer :: number

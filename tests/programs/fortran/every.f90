@@ -1,4 +1,4 @@
-! Every function of the module once, with what it promises; rank 0 prints "all right" if all of it was so on all ranks.
+! Calls every function of the module once, and checks its promises. Rank 0 prints "all right" if all of them held on all ranks.
 program every
   use, intrinsic :: iso_c_binding
   use, intrinsic :: iso_fortran_env
@@ -11,7 +11,7 @@ program every
     real(c_double) :: at(3)
     integer(c_int) :: kind, group
   end type
-  integer, parameter :: RECORD = -32 ! what a particle has
+  integer, parameter :: RECORD = -32 ! the contents of a particle
   integer(int8), target :: i8(3)
   integer(int16), target :: i16(2, 3)
   integer(int32), target :: i32(2, 2, 2)
@@ -78,7 +78,7 @@ contains
     call expect(bvk_open(MPI_COMM_WORLD, session, config_file='/nowhere', config_text='[job]'), BVK_ERR_OPEN, 'two texts')
     call expect(bvk_open(MPI_COMM_WORLD, session, config_text='[job]'//new_line('a')//'group = "first"', &
       settings=['memory.budget=64 MiB    ', 'local.keep_last=2       ']), BVK_OK, 'open')
-    ! The same library in the form of mpi and mpif.h: a handle that is an integer.
+    ! This opens the same library with a handle of mpi and mpif.h, which is an integer.
     call expect(bvk_open(MPI_COMM_WORLD%MPI_VAL, other, settings=['job.group=second']), BVK_OK, 'open by an integer')
     call expect(bvk_generation(session, generation), BVK_OK, 'generation')
     call holds(generation >= 1, 'a generation')
@@ -113,7 +113,7 @@ contains
       .and. all(c64 == cmplx(1, seed, real64)) .and. all(particles%kind == seed)
   end function
 
-  ! All types, any rank.
+  ! All types, and all ranks of arrays.
   subroutine protected_regions()
     type(bvk_pending_t) :: pending
     type(bvk_restored) :: restored
@@ -230,7 +230,7 @@ contains
     call holds(found == 32 + 8*min(rank, 5) .and. again(1) == held(2, 1) .and. again(4) == held(2, 2), 'what was written')
   end subroutine
 
-  ! A time series to which the first rank appends is cut to what the restored version knows.
+  ! A time series to which the first rank appends is cut to its length in the restored version.
   subroutine companions()
     character(len=*), parameter :: SERIES = 'energies'
     character(len=:), allocatable :: current
@@ -276,7 +276,7 @@ contains
     end if
   end subroutine
 
-  ! The second rank cannot use the newest version: all go back to the one before.
+  ! The second rank cannot use the newest version, so all ranks go back to the previous one.
   subroutine attempts()
     type(bvk_restart_t) :: restart
     type(bvk_restored) :: restored
@@ -327,7 +327,7 @@ contains
       .and. stats%compress_total_s == 0, 'the counters at the end')
   end subroutine
 
-  ! A directory that cannot be used: a report without a name says so, and so does waiting for the level that is out of reach.
+  ! A directory that cannot be used: a report without a name says so, and so does a wait for the level that cannot be reached.
   subroutine tier_that_is_off()
     type(bvk_session_t) :: off
     type(bvk_pending_t) :: pending
@@ -345,7 +345,7 @@ contains
     call expect(bvk_close(off), BVK_OK, 'close')
   end subroutine
 
-  ! Without a GPU everything is accepted, and nothing is marked.
+  ! Without a GPU, every call is accepted, and nothing is marked.
   subroutine offloading()
     type(bvk_write_set_t) :: set
     type(bvk_pending_t) :: pending

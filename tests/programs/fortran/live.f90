@@ -1,5 +1,6 @@
-! A live region in Fortran: an array that is overwritten right behind each checkpoint comes back as it was in it. Where the first argument is
-! "declared" nothing but bvk_before_write keeps later writes out. Rank 0 prints "ok" if all of it was so on all ranks, and what was copied how.
+! A live region in Fortran: an array that is overwritten right after each checkpoint is restored as it was at the checkpoint. If
+! the first argument is "declared", only bvk_before_write keeps later writes out. Rank 0 prints "ok" if this held on all ranks,
+! and how the data was copied.
 program live
   use, intrinsic :: iso_c_binding
   use, intrinsic :: iso_fortran_env
@@ -40,7 +41,7 @@ program live
   do version = 1, VERSIONS
     call fill(version)
     call expect(bvk_checkpoint(session, 'live', version, pending), BVK_OK, 'checkpoint')
-    ! Two of the 25 blocks are waited for: with more than 15 % the next checkpoints would copy all of them at once.
+    ! The writes are such that two of the 25 blocks are waited for: above 15 %, the next checkpoints would copy all blocks at once.
     call overwrite(300)
     call expect(bvk_wait(pending, BVK_LEVEL_PROCESS), BVK_OK, 'wait')
     call expect(bvk_release(pending), BVK_OK, 'release')
@@ -53,7 +54,7 @@ program live
   call holds(stats%unaudited == merge(VERSIONS, 0, is_declared) .and. stats%live_wait_total_s >= 0, 'who watches')
   counts = [stats%live_regions, stats%live_at_once, stats%live_waited_bytes, stats%live_declared_bytes]
 
-  ! It may be deallocated as soon as it is not protected any more, and where another one takes its place.
+  ! The array may be deallocated as soon as it is no longer protected, or as soon as another one has replaced it.
   version = 50
   call fill(version)
   call expect(bvk_checkpoint(session, 'live', 50_int64, pending), BVK_OK, 'checkpoint before it is replaced')
@@ -121,7 +122,7 @@ contains
     write (error_unit, '(a,i0,3a)') 'rank ', rank, ': not so: ', what, ' ('//bvk_error_text()//')'
   end subroutine
 
-  ! What a version holds in a column.
+  ! The contents of a column in a version.
   pure function content(of, column) result(numbers)
     integer(int64), intent(in) :: of
     integer, intent(in) :: column
@@ -149,7 +150,7 @@ contains
     end do
   end function
 
-  ! From the last column to the first, because the copy comes to the last one last.
+  ! The writes go from the last column to the first, because the copy reaches the last one last.
   subroutine overwrite(stride)
     integer, intent(in) :: stride
     integer :: column

@@ -1,5 +1,5 @@
-! Rows by the module, and its mistakes: `save` on 3 ranks, then `load` on any number of them. Run by tests/mpi_fortran.rs; rank 0 prints
-! `all right`.
+! Rows through the module, and its mistakes: `save` on 3 ranks, then `load` on any number of ranks. tests/mpi_fortran.rs runs it; rank 0
+! prints `all right`.
 module owners_of_rows
   use, intrinsic :: iso_fortran_env, only: int64, real32
   use, intrinsic :: iso_c_binding
@@ -28,7 +28,7 @@ contains
     end do
   end subroutine
 
-  ! Without a `user`: all to the last rank.
+  ! Without a `user`, all rows go to the last rank.
   subroutine by_speed(values, count, owners, user) bind(c)
     type(c_ptr), value :: values, user
     integer(c_size_t), value :: count
@@ -81,7 +81,7 @@ program rows_program
 
 contains
 
-  ! The rows with the numbers from `first` on.
+  ! Makes the rows whose numbers begin with `first`.
   subroutine make(first, count)
     integer(int64), intent(in) :: first, count
     integer(int64) :: at
@@ -160,7 +160,7 @@ contains
     if (size(z) > 0) address = c_loc(z)
   end function
 
-  ! Loads all columns of what was dealt.
+  ! Loads all columns of the dealt rows.
   subroutine load_columns(rows, count)
     type(bvk_loaded_rows_t), intent(inout) :: rows
     integer(int64), intent(in) :: count
@@ -180,7 +180,7 @@ contains
     end do
   end subroutine
 
-  ! Rows that stand one behind the other, from number `first` on.
+  ! Checks rows that follow one another, from number `first` on.
   subroutine check_run(rows, count, first, wanted)
     type(bvk_loaded_rows_t), intent(inout) :: rows
     integer(int64), intent(in) :: count, first, wanted
@@ -262,7 +262,7 @@ contains
     call is(bvk_boxes_of(parts, 2, narrow, extents), BVK_ERR_ARGUMENT)
   end subroutine
 
-  ! One rank or all of them make a mistake, and the restart of all ends.
+  ! One rank or all of them make a mistake, and the restart ends on all ranks.
   subroutine load_wrongly()
     type(bvk_restart_t) :: restart
     type(bvk_loaded_rows_t) :: rows

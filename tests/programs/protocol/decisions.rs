@@ -1,16 +1,16 @@
-//! `should_checkpoint` and `should_exit`: the calls at which they say yes.
+//! `should_checkpoint` and `should_exit`: the calls that return true.
 
 use crate::support::{Job, NAME, config, folder, take};
 use bivouac_core::config::Choice;
 use bivouac_core::{Config, Session};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Asks `calls` times, at the ranks' own uneven pace; the calls with a yes.
+/// Asks `calls` times, each rank at its own uneven pace, and returns the calls that answered yes.
 fn ask(job: &Job, calls: u64, question: impl FnMut(u64) -> bivouac_core::Result<bool>) -> bivouac_core::Result<String> {
     ask_while(job, |call, _| call < calls, question)
 }
 
-/// Asks so often at least, and until there was a yes, or it is clear that there will be none.
+/// Asks at least this often, until the answer is yes or it is clear that it will never be.
 fn ask_until_yes(
     job: &Job,
     calls: u64,
@@ -77,7 +77,7 @@ pub fn decide(job: &Job) {
         Ok(due)
     });
     job.tell("by-auto", by_auto);
-    // The root alone measures; without a checkpoint of which all levels are known there is no choice yet.
+    // Only the root measures; there is no choice before all levels of a checkpoint are known.
     let tuned = session.stats().tuned.map(|tuned| tuned.levels.len());
     job.say("tuned", format!("{}", job.rank == 0 && tuned.is_some() || job.rank > 0 && tuned.is_none()));
     session.close().expect("what is in flight is drained");
@@ -106,7 +106,7 @@ pub fn decide(job: &Job) {
 
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
     let mut ends = [now + 2];
-    // One time for all ranks: it is part of the configuration that they share.
+    // All ranks need the same time, because it is part of the configuration that they share.
     mpi::traits::Root::broadcast_into(&mpi::traits::Communicator::process_at_rank(&job.world, 0), &mut ends[..]);
     let session = with(job, |config| {
         config.job.exit.end_time = Some(ends[0]);

@@ -5,7 +5,7 @@ use crate::support::{Job, NAME, commit, config, field, folder, restore, take};
 use bivouac_core::{Attempt, CheckpointBuilder, Config, Level, Pending, Session};
 use std::time::{Duration, Instant};
 
-/// What the culprit does instead of the checkpoint that the others take.
+/// The culprit's call in place of the checkpoint that the others take.
 fn wrong_call(session: &Session, kind: &str, version: u64, rank: i32) -> bivouac_core::Result<Pending> {
     let data = field(1, version, rank);
     let (floats, _) = data.split_at(100);
@@ -55,7 +55,7 @@ fn wrong_call(session: &Session, kind: &str, version: u64, rank: i32) -> bivouac
     }
 }
 
-/// Each kind of wrong call on one rank or another, each followed by a right one.
+/// Makes each kind of wrong call on one rank or another, and a right call after each.
 pub fn disagree(job: &Job) {
     let session = job.open();
     let kinds = [
@@ -72,7 +72,7 @@ pub fn disagree(job: &Job) {
     ];
     let mut version = 1;
     for (index, kind) in kinds.into_iter().enumerate() {
-        // The root decides and rank 1 stands between rank 3 and the root: each takes its turn.
+        // The root decides, and rank 1 is between rank 3 and the root: each of these ranks is the culprit in turn.
         let culprit = (index + 2) as i32 % job.size;
         let outcome = if job.rank == culprit {
             wrong_call(&session, kind, version, job.rank)
@@ -87,14 +87,14 @@ pub fn disagree(job: &Job) {
     job.tell("close", session.close().map(|()| "closed"));
 }
 
-/// Ranks that come too late for a checkpoint, one after the other.
+/// Ranks are late for a checkpoint, one after the other.
 pub fn late(job: &Job, ranks: &[String]) {
     let session = job.open();
     let mut version = 1;
     for late in ranks {
         let is_late = job.rank.to_string() == *late;
         job.tell(&format!("before-{late}"), commit(&session, NAME, 1, version, job.rank));
-        // The application's own communication goes on without us while the late rank is busy elsewhere.
+        // The application's own communication continues without Bivouac while the late rank is busy elsewhere.
         if is_late {
             job.barrier();
         }
@@ -110,7 +110,7 @@ pub fn late(job: &Job, ranks: &[String]) {
     job.tell("close", session.close().map(|()| "closed"));
 }
 
-/// The root does not call, and nobody works in its background: the others cannot know what has become of it.
+/// The root makes no call, and no thread works for it in the background: the others cannot know what it is doing.
 pub fn late_root(job: &Job) {
     let session = job.open();
     job.tell("before", commit(&session, NAME, 1, 1, job.rank));
@@ -127,7 +127,7 @@ pub fn late_root(job: &Job) {
     job.say("ended", "");
 }
 
-/// One rank closes the session while the others go on.
+/// One rank closes the session while the others continue.
 pub fn close_early(job: &Job) {
     let session = job.open();
     job.tell("before", commit(&session, NAME, 1, 1, job.rank));
@@ -142,7 +142,7 @@ pub fn close_early(job: &Job) {
     job.say("ended", "");
 }
 
-/// Opens with configurations that are wrong in one way after the other, then with a right one.
+/// Opens with configurations that are each wrong in one way, and then with a right one.
 pub fn configuration(job: &Job, garbage: &str) {
     let try_open = |label: &str, config: Config| {
         job.tell(label, Session::open(&job.world, config).map(|_| "opened"));
@@ -169,7 +169,7 @@ pub fn configuration(job: &Job, garbage: &str) {
     job.tell("close", session.close().map(|()| "closed"));
 }
 
-/// Reads the configuration and opens; says what came of it.
+/// Reads the configuration, opens a session, and prints the result.
 pub fn open_only(job: &Job) {
     let opened = Config::from_env()
         .map_err(bivouac_core::Error::from)
@@ -178,13 +178,13 @@ pub fn open_only(job: &Job) {
     job.tell("opened", opened.map(|()| "closed"));
 }
 
-/// Opens as README's program does; says what came of it.
+/// Opens a session as the program in the README does, and prints the result.
 pub fn from_env(job: &Job) {
     job.tell("opened", Session::from_env(&job.world).and_then(Session::close).map(|()| "closed"));
 }
 
-/// One rank does not open, as if it had ended before. It stays until the others have said what they were told, and then all end
-/// without a word to MPI, whose calls they have given up.
+/// One rank does not open a session, as if it had ended before. It stays until the others have printed the error that they got. Then all
+/// ranks end without calling MPI, because they have abandoned their MPI calls.
 pub fn open_without(job: &Job, absent: u64) -> ! {
     let told = |rank: i32| folder().join(format!("told-{rank}"));
     let others = || (0..job.size).filter(|rank| *rank as u64 != absent);
@@ -196,12 +196,12 @@ pub fn open_without(job: &Job, absent: u64) -> ! {
     std::process::exit(0)
 }
 
-/// Names that cannot be used, and regions of extreme number and size.
-/// Rank 0 sends rank 1 a message with tag 77, which is received only after both were asked about messages in flight.
+/// Rank 0 sends rank 1 a message with tag 77, which is received only after both ranks were asked
+/// about messages in flight.
 fn messages(job: &Job, session: &Session) {
     use mpi::traits::{Communicator, Destination, Source};
     if job.rank == 0 {
-        // Eight bytes leave at once.
+        // A message of eight bytes leaves at once.
         job.world.process_at_rank(1).send_with_tag(&5u64, 77);
     }
     job.barrier();

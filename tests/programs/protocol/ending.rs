@@ -1,4 +1,4 @@
-//! Ways to end, and what our threads leave to the application: signals and processors.
+//! Ways to end, and the signals and processors that the library's threads leave to the application.
 
 use crate::limit::wait_until;
 use crate::support::{Job, NAME, commit, config, restore, take};
@@ -11,24 +11,24 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Restores, takes versions up to `version`, and ends without closing in order.
+/// Restores, takes versions up to `version`, and ends without a normal close.
 pub fn end(job: Job, universe: Option<Universe>, how: &str, version: u64) {
     let session = job.open();
     job.tell("restored", restore(&session, NAME, None, job.rank));
     job.tell("committed", commit(&session, NAME, 1, version, job.rank));
-    // One more is on its way: whatever becomes of it, nothing may hang or crash.
+    // One more checkpoint is on its way. Whatever happens to it, nothing may hang or crash.
     let pending = take(&session, NAME, 1, version + 1, job.rank);
     leave(&job, universe, session, pending, how);
     crate::support::finalize_if_needed();
     job.say("ended", how);
 }
 
-/// Ends without closing in order.
+/// Ends without a normal close.
 fn leave(job: &Job, universe: Option<Universe>, session: Session, pending: bivouac_core::Result<Pending>, how: &str) {
     match how {
         "finalize-first" => {
             drop(universe);
-            // The comm thread is gone; what is asked now is answered, if only by an error.
+            // The comm thread is gone; a call is still answered, if only with an error.
             if let Ok(pending) = pending {
                 job.tell("pending", pending.wait(bivouac_core::Level::System));
             }
@@ -53,11 +53,11 @@ fn leave(job: &Job, universe: Option<Universe>, session: Session, pending: bivou
     }
 }
 
-/// Bytes of a region that is marked, and of the device's link in a second: it takes a quarter of one.
+/// The length of the marked region. It takes a quarter of the bytes that the device's link moves in a second.
 const REGION: u64 = 4 << 20;
 const LINK: f64 = 16.0 * (1 << 20) as f64;
 
-/// A device with one region, and what marks it.
+/// A device with one region, and the stream on which that region is written and marked.
 struct Marking {
     stream: Arc<dyn Stream>,
     twin: Arc<HostDevice>,
@@ -65,7 +65,7 @@ struct Marking {
 }
 
 impl Marking {
-    /// The region, as it is in a version.
+    /// Gives the region its contents in a version.
     fn write(&self, rank: i32, version: u64) {
         let byte = (rank as u64 + 3 * version) as u8;
         self.twin.compute(&[&self.region], |bytes| bytes[0].fill(byte)).expect("our own memory");
@@ -77,7 +77,7 @@ impl Marking {
         checkpoint.capture()
     }
 
-    /// What comes back.
+    /// Restores the newest version, checks its data, and returns its number as text.
     fn restart(&self, session: &Session, rank: i32) -> bivouac_core::Result<String> {
         let mut bytes = Vec::new();
         let restored = session.begin_restore(NAME).run(|restorer| {
@@ -95,7 +95,8 @@ impl Marking {
     }
 }
 
-/// Restores, marks a version that is committed, and ends in one of the ways, or by SIGKILL, while another one is marked and its blocks are in some state.
+/// Restores, marks a version that is committed, and ends in one of the ways, or by SIGKILL, while another version is marked and its blocks
+/// are in this state.
 pub fn end_marked(job: Job, universe: Option<Universe>, how: &str, state: &str, version: u64) {
     let mut config = config();
     config.job.offload.mode = OffloadMode::Always;
@@ -120,9 +121,9 @@ pub fn end_marked(job: Job, universe: Option<Universe>, how: &str, state: &str, 
         offload.before_write(&part, &*program.stream).expect("declared");
     };
     match state {
-        // It is about to be sent, or on its way.
+        // The blocks are about to be sent, or on their way.
         "undeclared" => {}
-        // The buffer has room for so much.
+        // The buffer has room for this much.
         "doubled" => declare(512 << 10),
         "awaited" => declare(REGION),
         "landed" => offload.settle(),
@@ -131,7 +132,7 @@ pub fn end_marked(job: Job, universe: Option<Universe>, how: &str, state: &str, 
     job.say("state", format!("doubled={}", offload.stats().doubled_bytes > 0));
     let mut marking = Some((offload, caches));
     match how {
-        // They go before the session; otherwise behind it.
+        // These are dropped before the session; otherwise they are dropped after it.
         "drop" | "finalize-first" => marking = None,
         "forget" => std::mem::forget(marking.take()),
         _ => {}
@@ -161,12 +162,13 @@ fn threads_named(prefix: &str) -> Vec<String> {
     ids.filter(|tid| status(tid, "Name:").starts_with(prefix)).collect()
 }
 
-/// CPUs that a list such as `0-2,5` names.
+/// The CPUs in a list such as `0-2,5`.
 fn cpus(list: &str) -> BTreeSet<usize> {
     bivouac_core::base::units::parse_cpus(list).expect("a list of CPUs")
 }
 
-/// Our threads take no signal, and run where no process of the job was put, if the launcher had CPUs left, or else where this one was.
+/// The library's threads take no signals. They run on CPUs on which no process of the job was put, if the launcher had any left, or
+/// otherwise on this process's CPUs.
 pub fn signals(job: &Job) {
     let action = nix::sys::signal::SigAction::new(
         nix::sys::signal::SigHandler::Handler(on_signal),
@@ -190,7 +192,7 @@ pub fn signals(job: &Job) {
     let names: BTreeSet<String> = ours.iter().map(|tid| status(tid, "Name:")).collect();
     job.say("threads", names.into_iter().collect::<Vec<_>>().join(","));
     let wanted = if free.is_empty() { cpus(&main_mask) } else { free };
-    // Each goes there itself, after it has its name.
+    // Each thread goes there itself, after it was named.
     let is_there = |tid: &String| cpus(&status(tid, "Cpus_allowed_list:")) == wanted;
     wait_until(&format!("all run on {wanted:?}"), || ours.iter().all(is_there));
     for tid in &ours {
@@ -212,12 +214,12 @@ pub fn signals(job: &Job) {
     }
     job.say("handled", "20 signals");
     job.tell("close", session.close().map(|()| "closed"));
-    // The kernel lists a thread for a moment after it was joined.
+    // The kernel still lists a thread for a moment after it was joined.
     wait_until("none is left", || threads_named("bvk-").is_empty());
     job.say("left", threads_named("bvk-").len());
 }
 
-/// A session that listened for SIGTERM is closed: the signal means again what it meant before.
+/// A session that listened for SIGTERM has been closed, so the signal has its earlier effect again.
 pub fn after_close(job: &Job) {
     let mut config = config();
     config.job.exit.signal = Some("TERM".into());

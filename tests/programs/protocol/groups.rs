@@ -11,14 +11,14 @@ fn part(job: &Job, color: i32, key: i32) -> SimpleCommunicator {
     job.world.split_by_color_with_key(color, Key::from(key)).expect("every rank has a colour")
 }
 
-/// Two halves of the world, each with a session of its own, the same names in both.
+/// Two halves of the world each have a session of their own, and use the same names.
 pub fn split(job: &Job, how: &str) {
     let color = job.rank % 2;
     let half = part(job, color, job.rank);
     let session = Session::open(&half, config()).expect("both halves may open");
     let seed = 100 + color as u64;
     if how == "start" {
-        // The halves go at their own pace.
+        // Each half takes versions at its own pace.
         for version in 1..=(3 + 2 * color as u64) {
             commit(&session, NAME, seed, version, half.rank()).expect("nothing stands in the way");
         }
@@ -29,7 +29,7 @@ pub fn split(job: &Job, how: &str) {
     job.tell("close", session.close().map(|()| "closed"));
 }
 
-/// All ranks, in reverse order.
+/// One session of all ranks, in reverse order.
 pub fn reordered(job: &Job, how: &str) {
     let reversed = part(job, 0, -job.rank);
     assert_eq!(reversed.rank(), job.size - 1 - job.rank);
@@ -42,7 +42,7 @@ pub fn reordered(job: &Job, how: &str) {
     job.tell("close", session.close().map(|()| "closed"));
 }
 
-/// Two sessions on one communicator at once.
+/// Opens two sessions on one communicator at the same time.
 pub fn two_sessions(job: &Job) {
     let first = job.open();
     job.tell("second", Session::open(&job.world, config()).map(|_| "opened"));
@@ -58,15 +58,16 @@ pub fn two_sessions(job: &Job) {
     job.tell("close-first", first.close().map(|()| "closed"));
     job.tell("restored-after", restore(&second, NAME, None, job.rank));
     job.tell("close-second", second.close().map(|()| "closed"));
-    // Closed in order, its place is free again.
+    // The second session was closed, so a new one can be opened.
     let again = job.open();
     job.tell("restored-again", restore(&again, NAME, None, job.rank));
     job.tell("close-again", again.close().map(|()| "closed"));
 }
 
-/// Restores what there is and takes versions until the stop file is there; data of the run numbered `seed`.
+/// Restores the newest version and takes versions until the stop file exists; the data is that of
+/// the run numbered `seed`.
 ///
-/// Prints `version=V ok LEVEL` or `version=V error TEXT` for each version under one label, and files `first` and
+/// Prints `version=V ok LEVEL` or `version=V error TEXT` for each version under one label. The files `first` and
 /// `count` tell the test how far the run is.
 pub fn serve(job: &Job, seed: u64) {
     job.say("pid", std::process::id());

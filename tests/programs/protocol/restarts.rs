@@ -5,7 +5,7 @@ use crate::support::{Job, NAME, commit, load, restore, take};
 use bivouac_core::{Attempt, Level, LevelVerdict, Session};
 use std::time::Instant;
 
-/// Restores what there is, takes the versions `1..=more` after it, and ends as `how` says.
+/// Restores the newest version, takes the versions `1..=more` after it, and ends as `how` says.
 pub fn step(job: &Job, how: &str, more: u64) {
     let session = job.open();
     let mut from = 0;
@@ -26,7 +26,8 @@ pub fn step(job: &Job, how: &str, more: u64) {
     }
 }
 
-/// Takes checkpoints and computes on without a call of the session or of MPI until all levels of each have ended.
+/// Takes checkpoints, and computes without a call of the session or of MPI until all levels of each
+/// checkpoint have ended.
 pub fn without_calls(job: &Job) {
     let session = job.open();
     for version in 1..=3 {
@@ -44,7 +45,7 @@ pub fn without_calls(job: &Job) {
     job.tell("close", session.close().map(|()| "closed"));
 }
 
-/// Restores the newest and lists what there is.
+/// Restores the newest version, and lists the versions that exist.
 pub fn look(job: &Job) {
     let session = job.open();
     job.tell("restored", restore(&session, NAME, None, job.rank));
@@ -61,7 +62,7 @@ fn listed(session: &Session) -> bivouac_core::Result<String> {
     Ok(words.collect::<Vec<_>>().join(" "))
 }
 
-/// Regions that are not as the application asks for them.
+/// Regions that differ from those that the application loads.
 pub fn mismatch(job: &Job) {
     let session = job.open();
     let data: Vec<f64> = (0..100 + job.rank).map(f64::from).collect();
@@ -74,7 +75,7 @@ pub fn mismatch(job: &Job) {
     };
     job.tell("taken", taken());
 
-    // A closure that handles the error gets the other regions all the same, and the restart counts.
+    // A closure that handles the error gets the other regions, and the restart counts.
     let restored = session.begin_restore(NAME).run(|r| {
         let (mut wrong_length, mut wrong_type) = (vec![0.0f64; 99], vec![0.0f32; 10]);
         job.tell("handled-missing", r.load::<f64>("pressure", &mut []).map(|()| "loaded").map_err(Into::into));
@@ -115,7 +116,7 @@ fn all(r: &mut Attempt, data: &[f64]) -> bivouac_core::Result<()> {
     Ok(())
 }
 
-/// Goes back to an older version on purpose, takes one more from there, and is killed.
+/// Goes back to an older version on purpose, takes one more version from there, and is killed.
 pub fn go_back(job: &Job, to: u64, next: u64) {
     let session = job.open();
     job.tell("no-such", restore(&session, NAME, Some(99), job.rank));
@@ -125,19 +126,19 @@ pub fn go_back(job: &Job, to: u64, next: u64) {
     job.die();
 }
 
-/// Rolls back inside a living session.
+/// Rolls back within an open session.
 pub fn roll_back(job: &Job) {
     let session = job.open();
     for version in 1..=5 {
         job.tell(&format!("committed-{version}"), commit(&session, NAME, 1, version, job.rank));
     }
-    // Another series of the same session: what is restored of one says nothing about the other.
+    // This is another series of the same session: restoring one series says nothing about the other.
     job.tell("other", commit(&session, "other", 1, 2, job.rank));
     job.tell("newest", restore(&session, NAME, None, job.rank));
     job.tell("back", restore(&session, NAME, Some(3), job.rank));
     job.tell("other-newest", restore(&session, "other", None, job.rank));
     job.tell("retaken", commit(&session, NAME, 2, 4, job.rank));
-    // This one is still on its way when the restart begins, which waits for it.
+    // This checkpoint is still on its way when the restart begins, which waits for it.
     job.tell("captured", take(&session, NAME, 2, 5, job.rank).map(|_| "captured"));
     job.tell("newest-retaken", restore(&session, NAME, None, job.rank));
     job.tell("back-again", restore(&session, NAME, Some(3), job.rank));

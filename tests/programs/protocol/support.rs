@@ -1,4 +1,4 @@
-//! Starting MPI in each of its ways, printing, and data that tells whose it is.
+//! How to start MPI in each of its ways, print lines, and make data that shows whose it is.
 
 use bivouac_core::{Attempt, Config, Level, Pending, Session};
 use mpi::environment::Universe;
@@ -47,7 +47,7 @@ impl Job {
         }
     }
 
-    /// Kills this process as `kill -9` would, once all ranks have come here.
+    /// Kills this process as `kill -9` would, once all ranks have made this call.
     pub fn die(&self) -> ! {
         self.barrier();
         let pid = rustix::process::getpid();
@@ -64,7 +64,7 @@ pub fn folder() -> PathBuf {
     std::env::var_os("BIVOUAC_TEST_DIR").expect("the test names its folder").into()
 }
 
-/// Initialises MPI as the environment says. No universe if that was done behind the back of the `mpi` crate.
+/// Initialises MPI as the environment says. Returns no universe if the `mpi` crate did not initialise MPI.
 pub fn initialize() -> Option<Universe> {
     let wanted = std::env::var("BIVOUAC_TEST_THREADS").unwrap_or_else(|_| "multiple".into());
     let threading = match wanted.as_str() {
@@ -81,12 +81,13 @@ pub fn initialize() -> Option<Universe> {
         other => panic!("BIVOUAC_TEST_THREADS={other}"),
     };
     let (universe, granted) = mpi::initialize_with_threading(threading).expect("MPI is not initialised yet");
-    // Some libraries grant more than was asked for; less than MPI_THREAD_MULTIPLE is what the lower levels test.
+    // Some libraries grant more than was requested. The lower levels test what happens with less than
+    // MPI_THREAD_MULTIPLE.
     assert!(granted >= threading, "wanted {threading:?}, granted {granted:?}");
     Some(universe)
 }
 
-/// Ends what [`initialize`] began without a universe.
+/// Finalizes MPI if that has not been done, as after [`initialize`] returned no universe.
 pub fn finalize_if_needed() {
     if !mpi::environment::is_finalized() {
         // SAFETY: MPI is initialised and not finalized, and no other thread of this program calls it.
@@ -94,7 +95,7 @@ pub fn finalize_if_needed() {
     }
 }
 
-/// A panic on one rank would leave the others waiting for ever.
+/// Makes a panic abort the job: otherwise a panic on one rank would leave the others waiting for ever.
 pub fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -131,7 +132,7 @@ pub fn commit(session: &Session, name: &str, seed: u64, version: u64, rank: i32)
     take(session, name, seed, version, rank)?.wait(Level::System)
 }
 
-/// Loads and checks what [`take`] saved; the seed.
+/// Loads and checks the regions of [`take`], and returns the seed.
 pub fn load(r: &mut Attempt, rank: i32) -> bivouac_core::Result<u64> {
     let seed: u64 = r.value("seed")?;
     let data: Vec<f64> = r.load_vec("field")?;
@@ -139,7 +140,7 @@ pub fn load(r: &mut Attempt, rank: i32) -> bivouac_core::Result<u64> {
     Ok(seed)
 }
 
-/// Restores the newest checkpoint, or a named version, and says which in words.
+/// Restores the newest checkpoint or a given version, and returns a text that names it.
 pub fn restore(session: &Session, name: &str, version: Option<u64>, rank: i32) -> bivouac_core::Result<String> {
     let mut seed = 0;
     let loading = |r: &mut Attempt| {

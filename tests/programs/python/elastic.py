@@ -1,5 +1,5 @@
-"""Restarts on another number of ranks by the package, and its mistakes: `save` on 3 ranks, then `load` on others. Run by tests/mpi_python.rs; rank 0
-prints `all right`."""
+"""Restarts on another number of ranks through the package, and its mistakes: `save` on 3 ranks, then `load` on others.
+tests/mpi_python.rs runs it; rank 0 prints `all right`."""
 
 import sys
 
@@ -34,10 +34,10 @@ class OnGpu:
 
 
 def cut(session):
-    """Bands of rows with ghost cells, of which there are more behind a row than before; and rows in turn, each in an array of its own."""
+    """Bands of rows with more ghost cells after a row than before it; and rows in turn, each in an array of its own."""
     bands = session.boxes((NY, NX), own=((first, 0), (last - first, NX)), halo=(1, 1), behind=(1, 2))
     assert bands.shapes == [(last - first + 2, NX + 3)]
-    # Rank 0 owns none.
+    # Rank 0 owns no rows.
     mine = range(rank, NY) if size == 1 else range(rank - 1, NY, size - 1) if rank else []
     turns = session.boxes((NY, NX), own=[((row, 0), (1, NX)) for row in mine])
     rows = [numpy.zeros((1, NX), numpy.int16) for _ in mine] or numpy.zeros(0, numpy.int16)
@@ -45,7 +45,7 @@ def cut(session):
 
 
 def mistakes(session, bands, band):
-    # A mistake that is found here: the others hear of it, and the next call is in step.
+    # The package finds a mistake: the other ranks hear of it, and the next call is in step.
     if rank == 1:
         refused(ValueError, "has 1 numbers", session.boxes, (NY, NX), own=((0,), (1, 1)))
     else:
@@ -75,7 +75,7 @@ def wrong_lists(session):
     refused(bivouac.Error, "in no rank's list", session.ids, VERTICES, own=mine_of_mesh[1:])
     refused(bivouac.Error, "number 501, at index", session.ids, VERTICES, own=[*mine_of_mesh.tolist(), VERTICES])
     for wrong, kind, words in [([1.5], TypeError, "integer"), ([-1], ValueError, "negative"), (numpy.zeros((2, 2), int), ValueError, "2 dimensions")]:
-        # The others hear of it.
+        # The other ranks hear of the mistake.
         if rank == 1:
             refused(kind, words, session.ids, VERTICES, own=wrong)
         else:
@@ -86,7 +86,7 @@ def wrong_lists(session):
 
 def save_mesh(session):
     wrong_lists(session)
-    # A list of any integers.
+    # The list may have any integer type.
     vertices = session.ids(VERTICES, own=mine_of_mesh.astype(numpy.int32))
     refused(ValueError, "the array has shape", session.protect_on, "p", vertices, numpy.zeros(len(mine_of_mesh) + 1))
     with session.begin_checkpoint("mesh", 1) as checkpoint:
@@ -180,7 +180,7 @@ def load(session):
 
 
 def load_of_c(session):
-    """What tests/programs/c/elastic.c has saved on 4 ranks."""
+    """Loads the checkpoint that tests/programs/c/elastic.c has saved on 4 ranks."""
     bands, band, _, _, _ = cut(session)
     step, seeds = numpy.zeros(1, numpy.uint64), numpy.zeros((4, 2), numpy.uint64)
 

@@ -1,4 +1,4 @@
-"""Every method once, with what it promises; rank 0 prints "all right" if all of it was so on all ranks."""
+"""Calls every method once, and checks its promises; rank 0 prints "all right" if all of them held on all ranks."""
 
 import array
 import gc
@@ -28,7 +28,7 @@ def raises(kind, words, call, *arguments, **more):
 
 
 class Elsewhere:
-    """What CuPy's arrays look like; the memory is the host's, where there is no GPU."""
+    """An array like those of CuPy; its memory is on the host if there is no GPU."""
 
     def __init__(self, base):
         self.base = base
@@ -37,7 +37,7 @@ class Elsewhere:
 
 
 class Described:
-    """Memory that only an array interface describes: two doubles, unless it says otherwise."""
+    """Memory that only an array interface describes; by default, two doubles."""
 
     def __init__(self, **more):
         self.__array_interface__ = {"shape": (2,), "typestr": numpy.dtype("f8").str, "version": 3, **more}
@@ -132,7 +132,7 @@ def refusals(session):
 
 
 def interfaces(session):
-    """The data of an array interface is an address or a buffer; two bytes are not an address and a flag."""
+    """The data of an array interface is an address with a flag, or a buffer; two bytes are a buffer."""
     raises(ValueError, "read-only", session.protect, "x", Described(data=b"\1\0"))
     raises(ValueError, "has 2", session.protect, "x", Described(data=bytearray(b"\1\0")))
     raises(TypeError, "neither an array nor a buffer", session.protect, "x", Described(data=[4096, False]))
@@ -148,7 +148,7 @@ def interfaces(session):
     raises(TypeError, "not an address", session.protect, "x", far)
     data = bytearray(numpy.array([0.0, 1.5, 2.5]).tobytes())
     session.protect("described", Described(data=data, offset=8))
-    # The interface's owner is gone by now, and its buffer must not move.
+    # The owner of the array interface is gone by now, but its buffer must not move.
     gc.collect()
     raises(BufferError, "", data.extend, bytes(1 << 20))
     session.checkpoint("described", 1)
@@ -159,7 +159,7 @@ def interfaces(session):
 
 
 def references(session):
-    """What is protected is not freed, and what is not is."""
+    """A protected array is not freed, and an array that is no longer protected is."""
     field = numpy.zeros(1000)
     alive = weakref.ref(field)
     session.protect("field", field)
@@ -210,7 +210,7 @@ def put_together(session):
 
 
 def captured_later(session):
-    """A capture that an open restart refuses keeps what was saved, for the one after it."""
+    """A capture that an open restart refuses keeps the saved regions for the capture after the restart."""
     field, read = numpy.full(1000, 3.0 + world.rank), numpy.zeros(15)
     alive = weakref.ref(field)
     checkpoint = session.begin_checkpoint("late", 1)
@@ -231,7 +231,7 @@ def captured_later(session):
 
 
 def attempts(session):
-    """The last rank cannot use the newest version: all load again, in the end the one before."""
+    """The last rank cannot use the newest version: all ranks load again, and finally get the previous one."""
     number = numpy.array(0)
     session.protect("number", number)
     for version in (1, 2):
@@ -249,13 +249,13 @@ def attempts(session):
     assert restored.version == 1 and number == 10 and seen == [2, 1], (restored, seen)
     assert session.begin_restore("nobody").run(load) is None
 
-    # A body without `with` has loaded all when it gets to its end.
+    # Without `with`, a body has loaded everything when it reaches its end.
     restart = session.begin_restore("tried", 2)
     for attempt in restart:
         attempt.load("number", number)
     assert restart.restored.version == 2 and number == 20
 
-    # A mistake of all ranks ends the restart, and is what they see.
+    # A mistake on all ranks ends the restart, and all ranks get it as the error.
     def mistaken(attempt):
         attempt.load("another", number)
 
@@ -265,7 +265,7 @@ def attempts(session):
 
 
 def streams(session):
-    """What other libraries write to a file is a region."""
+    """Data that other libraries write to a file becomes a region."""
     tree = {"rank": world.rank, "leaves": [{"at": at, "text": "x" * at} for at in range(500)]}
     field = numpy.arange(3_000_000, dtype="f8").reshape(3, -1) + world.rank
     text = b"".join(b"line %d\n" % at for at in range(100_000 + world.rank))
@@ -298,7 +298,7 @@ def streams(session):
             found["first"] = file.read(1)
         with attempt.open("none") as file:
             found["none"] = file.read()
-        # Any array is a file of its bytes.
+        # Any array can be read as a file of its bytes.
         with attempt.open("number") as file:
             found["number"] = int.from_bytes(file.read(), sys.byteorder)
         raises(bivouac.LoadError, "nobody", attempt.open, "nobody")
@@ -306,7 +306,7 @@ def streams(session):
     assert session.begin_restore("streams").run(load).version == 1
     assert found["tree"] == tree and (found["field"] == field).all() and found["none"] == b"" and found["number"] == world.rank
     assert found["lines"] == 100_000 + world.rank and found["first"] == b"0" and text.endswith(found["last"]), found["lines"]
-    # A file that is still open is no region: the capture is refused, and the next checkpoint is taken.
+    # A file that is still open is not a region: the capture is refused, and the next checkpoint is taken.
     checkpoint = session.begin_checkpoint("streams", 2)
     file = checkpoint.open("open")
     raises(bivouac.Error, "still being written", checkpoint.capture)
@@ -317,7 +317,7 @@ def streams(session):
 
 
 def files(session):
-    """Files that the program writes itself are regions, and what grows beside the checkpoints is brought back to where it was."""
+    """Files that the program writes itself are regions, and files that grow with each checkpoint are cut back to their earlier lengths."""
     with session.begin_checkpoint("files", 1) as checkpoint:
         path = checkpoint.route("out/dump.npy")
         numpy.save(path, numpy.arange(1000) * world.rank)
@@ -357,10 +357,10 @@ def files(session):
 
 
 def ended_by_one(session):
-    """Whatever one rank does in its attempts, no other waits for it, and the next restart is a new one."""
+    """Whatever one rank does in its attempts, no other rank waits for it, and the next restart begins anew."""
     number = numpy.array(0)
 
-    # The last rank has not enough memory: the restart ends for all, and that is why.
+    # The last rank has too little memory: the restart ends on all ranks, with that reason.
     def short(attempt):
         attempt.load("number", number)
         if world.rank == last:
@@ -372,14 +372,14 @@ def ended_by_one(session):
     assert isinstance(error.__cause__, MemoryError) == (world.rank == last)
     assert raises(bivouac.RestartError, "", getattr, restart, "restored") is error
 
-    # The same in a body without `with`, where the exception passes.
+    # The same happens in a body without `with`, which the exception leaves.
     def bare():
         for attempt in session.begin_restore("tried"):
             short(attempt)
 
     raises(MemoryError if world.rank == last else bivouac.RestartError, "", bare)
 
-    # The last rank leaves when another attempt is due.
+    # The last rank leaves the loop when another attempt is due.
     def leaving():
         restart = session.begin_restore("tried")
         for attempt in restart:
@@ -393,7 +393,7 @@ def ended_by_one(session):
 
     raises(bivouac.RestartError, "", leaving)
 
-    # The same before anything is loaded, inside of the attempt.
+    # The last rank leaves inside the attempt, before anything is loaded.
     def left():
         restart = session.begin_restore("tried")
         for attempt in restart:
@@ -446,7 +446,7 @@ def past(session):
 
 
 def offloading(session):
-    """Without a GPU everything is accepted, and nothing is marked."""
+    """Without a GPU, every call is accepted, and nothing is marked."""
     field, row = numpy.full((4, 5), 40.0), numpy.zeros(3)
     far = Elsewhere(field)
     session.unprotect_all()
@@ -480,7 +480,7 @@ def offloading(session):
 
 
 def covering():
-    """What a view may write to: from its first element to its last."""
+    """The range to which a view may write: from its first element to its last."""
     covered = bivouac._memory.covered
     field = numpy.zeros((6, 8))
     start = field.ctypes.data
@@ -495,7 +495,7 @@ def covering():
 
 
 def tier_that_is_off():
-    """A directory that cannot be used: a report without a name says so, and so does waiting for the level that is out of reach."""
+    """A directory that cannot be used: a report without a name says so, and so does a wait for the level that cannot be reached."""
     with bivouac.Session(world, settings={"job.group": "off", "global.directory": "/proc/nope"}) as session:
         [report] = session.reports()
         assert report[:4] == ("", 0, Level.SYSTEM, False) and "/proc/nope" in report.reason, report

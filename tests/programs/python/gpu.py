@@ -1,4 +1,7 @@
-"""Tensors in GPU memory through the Python package; rank 0 prints "all right". Run by ci/gpu/run.sh on a machine with a GPU and PyTorch."""
+"""Tensors in GPU memory through the Python package; rank 0 prints "all right".
+
+ci/gpu/run.sh runs it on a machine with a GPU and PyTorch.
+"""
 
 import bivouac
 import numpy
@@ -47,7 +50,7 @@ def main():
             taken.append(session.checkpoint("torch", version))
             fill(100 + version)
         assert all(pending.wait(Level.SYSTEM) == Level.SYSTEM for pending in taken)
-    # The tensor and PyTorch's own state are as usable as before.
+    # The tensor and PyTorch's own state can be used as before.
     assert torch.cuda.current_device() == gpu
     with bivouac.Session(world) as session:
         session.set_stream(stream.cuda_stream)
@@ -62,7 +65,7 @@ def main():
                 attempt.load("step", step)
         stream.synchronize()
         assert bool((fresh == 20 + world.rank).all()) and int(step) == 2
-        # Every second column: not in the order of C.
+        # These are every second column, which are not in C order.
         try:
             session.protect("columns", field[:, ::2])
             raise AssertionError("columns were taken")
@@ -89,7 +92,7 @@ def main():
 
 
 def boxes(stream):
-    """An array in GPU memory that was saved in rows is loaded as it was, and in columns, with their ghost cells left alone; NumPy reads the same."""
+    """An array in GPU memory is saved in rows, and loaded in rows and in columns. Ghost cells are left alone, and NumPy reads the same."""
     rows, columns = 60, 1000
     whole = numpy.arange(rows * columns, dtype=numpy.int32).reshape(rows, columns)
 
@@ -132,7 +135,7 @@ def boxes(stream):
 
 
 def marks(field, step, fill, holds, stream, gpu):
-    """Checkpoints that are sent from live memory, while the program declares what it overwrites at once; and a write that it does not declare."""
+    """Checkpoints are sent from live memory while the program declares the memory that it overwrites at once; one write is not declared."""
     size = field.numel() * field.element_size() + step.nbytes
     side = torch.cuda.Stream()
 
@@ -162,12 +165,12 @@ def marks(field, step, fill, holds, stream, gpu):
                 with session.writing(writes):
                     fill(100)
             elif version == 3:
-                # Views in any order are what they cover.
+                # Views in any order count as the memory that they cover.
                 with session.writing(field[:, ::2], field[::1, 1::2]), torch.cuda.stream(stream):
                     field[:, ::2] = 1
                     field[:, 1::2] = 2
             else:
-                # Nothing but the declaration orders this stream behind the mark.
+                # Only the declaration orders this stream after the mark.
                 with session.writing(writes if version == 4 else field, stream=side.cuda_stream), torch.cuda.stream(side):
                     field.fill_(1)
                 side.synchronize()
@@ -177,7 +180,7 @@ def marks(field, step, fill, holds, stream, gpu):
         assert stats["doubled_bytes"] + stats["urgent_bytes"] > 0, stats
         writes.close()
 
-        # An array that nobody but the session keeps while it is sent.
+        # Only the session keeps this array while it is sent.
         session.offload(size, gpu=gpu)
         with torch.cuda.stream(stream):
             with session.begin_checkpoint("kept", 1) as checkpoint:
@@ -192,7 +195,7 @@ def marks(field, step, fill, holds, stream, gpu):
         stream.synchronize()
         assert bool((back == 3).all())
 
-        # A write that rank 0 does not declare is heard of by all.
+        # All ranks hear of a write that rank 0 does not declare.
         session.offload(size, gpu=gpu)
         session.before_write(field)
         fill(6)

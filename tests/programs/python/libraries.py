@@ -1,4 +1,4 @@
-"""What libraries write is part of a checkpoint: HDF5 to a path, HDF5 in memory as a stream, and tensors of PyTorch."""
+"""Data that libraries write is part of a checkpoint: HDF5 to a path, HDF5 in memory as a stream, and PyTorch tensors."""
 
 import importlib.util
 import os
@@ -21,7 +21,7 @@ def fields():
 
 
 def hdf5_to_a_path():
-    """A library that wants a path, with partial writes, attributes and chunks that it compresses."""
+    """A library that needs a path, and uses partial writes, attributes and compressed chunks."""
     import h5py
 
     with opened() as session:
@@ -45,7 +45,7 @@ def hdf5_to_a_path():
 
 
 def hdf5_in_memory():
-    """A file that the core driver has in memory is written as a stream by its image."""
+    """A file that HDF5's core driver keeps in memory is written to a stream as an image."""
     import h5py
 
     with opened() as session:
@@ -59,7 +59,7 @@ def hdf5_in_memory():
         checkpoint.pending.wait(bivouac.Level.SYSTEM)
 
         def load(attempt):
-            # HDF5 reads through the file, by its own offsets.
+            # HDF5 reads from the file at offsets of its own choice.
             with attempt.open("image") as stream, h5py.File(stream, "r") as file:
                 for name, field in fields().items():
                     assert (file[name][...] == field).all(), name

@@ -1,5 +1,6 @@
-"""A live array in Python: it is overwritten right behind each checkpoint, and comes back as it was in it. Where the first argument is "declared"
-nothing but `session.writing` keeps later writes out. Rank 0 prints "ok" if all of it was so on all ranks, and what was copied how."""
+"""A live array in Python: it is overwritten right after each checkpoint, and is restored as it was at the checkpoint. If the first
+argument is "declared", only `session.writing` keeps later writes out. Rank 0 prints "ok" if this held on all ranks, and how the
+data was copied."""
 
 import gc
 import sys
@@ -25,7 +26,7 @@ def raises(kind, words, call, *arguments, **more):
 
 
 class Elsewhere:
-    """What CuPy's arrays look like."""
+    """An array like those of CuPy."""
 
     def __init__(self, base):
         found = base.__array_interface__
@@ -45,7 +46,7 @@ def refusals(session, field):
 
 
 def overwrite(session, field, writes, version, stride):
-    """From the last row to the first, because the copy comes to the last one last."""
+    """Writes from the last row to the first, because the copy reaches the last row last."""
     if is_declared and version % 2 == 0:
         with session.writing(writes):
             field[::-stride] = -1
@@ -68,7 +69,8 @@ def overwritten(session, field):
             with session.begin_checkpoint("live", version) as checkpoint:
                 checkpoint.save_protected()
             pending = checkpoint.pending
-        # Two of the 25 blocks are waited for: with more than 15 % the next checkpoints would copy all of them at once.
+        # The writes are such that two of the 25 blocks are waited for: above 15 %, the next checkpoints would
+        # copy all blocks at once.
         overwrite(session, field, writes, version, 400)
         pending.wait(Level.PROCESS)
         assert session.restore("live").version == version
@@ -82,7 +84,7 @@ def overwritten(session, field):
 
 
 def kept(session):
-    """An array that is being copied stays until it has been, whoever lets go of it."""
+    """An array that is being copied lives until the copy has ended, whoever drops it."""
 
     def taken(version):
         array = content(version)
@@ -102,7 +104,7 @@ def kept(session):
         session.protect("field", found := numpy.zeros((ROWS, COLUMNS)))
         assert session.restore("live").version == version
         assert (found == content(version)).all()
-    # Protected anew without it, it is copied at once.
+    # The array is protected again without `live`, so it is copied at once.
     before = session.stats()
     session.checkpoint("live", 30)
     after = session.stats()
@@ -121,7 +123,7 @@ def overwritten_as_a_whole(session, field):
 
 
 def given_up():
-    """A session that nobody closes waits for what is being copied before its arrays are freed."""
+    """A session that nobody closes waits for its copies before its arrays are freed."""
     session = bivouac.Session(world, settings={"job.group": "given-up"})
     array = content(1)
     session.protect("field", array, live=True)
@@ -130,7 +132,7 @@ def given_up():
     del session, array
     gc.collect()
     assert freed() is None
-    # All of that is still there for the library, which nobody has told of it.
+    # For the library, these regions still exist, because nobody has told it otherwise.
 
 
 session = bivouac.Session(world)

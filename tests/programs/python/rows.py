@@ -1,5 +1,5 @@
-"""Rows by the package, and its mistakes: `save` on 3 ranks, then `load` on any number of them, `load-of-c` what tests/programs/c/rows.c has saved. Run by
-tests/mpi_python.rs; rank 0 prints `all right`."""
+"""Rows through the package, and its mistakes: `save` on 3 ranks, then `load` on any number of ranks, or `load-of-c` of what
+tests/programs/c/rows.c has saved. tests/mpi_python.rs runs it; rank 0 prints `all right`."""
 
 import sys
 
@@ -76,7 +76,7 @@ def save(session):
     first = sum(COUNTS[:rank])
     with session.begin_checkpoint("plasma", 5) as checkpoint:
         checkpoint.save_protected()
-        # Nobody but the checkpoint keeps them.
+        # Only the checkpoint keeps these rows.
         checkpoint.save_rows("electrons", rows(range(first, first + COUNTS[rank])), ([rank, -rank], [rank + 1, rank]))
     checkpoint.pending.wait(bivouac.Level.PROCESS)
 
@@ -89,7 +89,7 @@ def load_all(attempt):
     every = numpy.arange(TOTAL)
     types = {"up": bool, "particle": PARTICLE}
     check(attempt.load_rows("electrons", Deal.EVEN, types), every[TOTAL * rank // size : TOTAL * (rank + 1) // size])
-    # They overlap and leave rows out, and one rank wants none.
+    # The ranges overlap and leave rows out, and one rank wants none.
     some = range(100 * rank, 100 * rank + (2000 if rank else 0))
     check(attempt.load_rows("electrons", some, types), every[some.start : some.stop])
     check(attempt.load_rows("electrons", By("id", owner), types), every[owner(every) == rank])
@@ -99,7 +99,7 @@ def load_all(attempt):
         return numpy.full(len(v), size - 1, "i2")
 
     check(attempt.load_rows("electrons", By("v", by_speed), types), every if rank == size - 1 else [])
-    # What has no type of its own is bytes.
+    # Values without a type of their own are loaded as bytes.
     bare = attempt.load_rows("electrons", Deal.EVEN)
     assert bare["particle"].dtype == "V12" and bare["up"].dtype == "u1"
     if size == len(COUNTS):
@@ -131,7 +131,7 @@ def load(session):
     for wrong in [lambda ids: ids[:-1], lambda ids: ids / 2, lambda ids: -ids - 1, lambda ids: ids + 2**40, lambda ids: 1 // 0]:
         ends("given to no rank", By("id", wrong))
     ends(f"given to rank {size}", By("id", lambda ids: numpy.full(len(ids), size)))
-    # The reason of this rank is there, too.
+    # The error also contains this rank's reason.
     try:
         session.begin_restore("plasma").run(lambda attempt: attempt.load_rows("electrons", By("id", lambda ids: 1 // 0)))
     except bivouac.RestartError as error:

@@ -1,7 +1,7 @@
-//! The MPI functions that we use, each as a Rust function that looks at the return code.
+//! The MPI functions that we use, each as a Rust function that checks the return code.
 //!
-//! The functions are unsafe where MPI trusts its caller: handles must be live, memory must be there, MPI must be
-//! initialized and not finalized, and the thread must be one that may call. "Callable" in the safety sections
+//! The functions are unsafe where MPI trusts its caller: handles must be live, memory must be valid, MPI must be
+//! initialized and not finalized, and the calling thread must be allowed to call. "Callable" in the safety sections
 //! below means the last three. Every return code goes through [`Reporter::check`].
 
 use crate::base::Rank;
@@ -16,18 +16,18 @@ use std::os::raw::{c_char, c_int, c_void};
 pub(super) enum Tag {
     /// A message.
     Message = 1,
-    /// What announces a parcel.
+    /// The head that announces a parcel.
     Head = 2,
     /// The bytes of a parcel.
     Body = 3,
 }
 
-/// Who reports errors: the calling rank.
+/// The rank that reports errors, which is the calling rank.
 #[derive(Clone, Copy)]
 pub(super) struct Reporter(pub(super) Rank);
 
 impl Reporter {
-    /// Turns a return code into a result, with the library's own words.
+    /// Turns a return code into a result, with the library's description of an error.
     pub(super) fn check(self, call: &'static str, code: c_int) -> Result<(), CommError> {
         if code == ffi::MPI_SUCCESS as c_int {
             return Ok(());
@@ -46,7 +46,7 @@ fn error_text(code: c_int) -> String {
     let mut text = [0u8; ffi::MPI_MAX_ERROR_STRING as usize + 1];
     let mut length: c_int = 0;
     // SAFETY: the buffer has room for MPI_MAX_ERROR_STRING characters, which is what the function may write. An error
-    // code exists only after another MPI function returned it, so the library is there.
+    // code exists only after another MPI function returned it, so the library is loaded.
     let result = unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast::<c_char>(), &mut length) };
     if result != ffi::MPI_SUCCESS as c_int {
         return "no description (MPI_Error_string failed as well)".to_owned();
@@ -70,14 +70,15 @@ pub(super) fn comm_self() -> MPI_Comm {
     unsafe { ffi::RSMPI_COMM_SELF }
 }
 
-/// The handle for Fortran's number of a communicator. MPI is initialized.
+/// The handle for Fortran's number of a communicator. MPI must be initialized.
 pub(super) fn comm_from_fortran(number: c_int) -> Result<MPI_Comm, CommError> {
     if size_of::<MPI_Comm>() == size_of::<c_int>() {
-        // MPICH and its kin: Fortran's number is the handle, and the conversion a macro.
+        // In MPICH and its derivatives, Fortran's number is the handle, and the conversion is a macro.
         // SAFETY: both are integers of the same size.
         return Ok(unsafe { std::mem::transmute_copy(&number) });
     }
-    // SAFETY: the name ends with zero; the MPI library is linked, so it is found among the symbols of the process.
+    // SAFETY: the name ends with a zero byte; the MPI library is linked, so it is found among the symbols of the
+    // process.
     let convert = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"MPI_Comm_f2c".as_ptr()) };
     if convert.is_null() {
         return Err(Reporter(Rank::ROOT).strange(
@@ -103,7 +104,7 @@ pub(super) fn is_zero_pointer(comm: MPI_Comm) -> bool {
     number == 0
 }
 
-/// Whether `MPI_Finalize` has been called. May be asked at any time.
+/// Whether `MPI_Finalize` has been called. This may be called at any time.
 pub(super) fn is_finalized(reporter: Reporter) -> Result<bool, CommError> {
     let mut flag: c_int = 0;
     // SAFETY: MPI_Finalized may be called at any time and from any thread; it writes one integer.
@@ -136,8 +137,8 @@ pub(super) fn usable_from_this_thread() -> Result<ThreadLevel, CommError> {
     Ok(level)
 }
 
-/// The level for its MPI constant. The constants are in ascending order by the standard, and what lies between is
-/// read as the lower one.
+/// The level for an MPI constant. By the standard the constants are in ascending order, and a value between two of them
+/// is read as the lower one.
 fn thread_level(raw: c_int) -> ThreadLevel {
     // SAFETY: constants of the C shim, set at link time and never written.
     let (funneled, serialized, multiple) =
@@ -150,7 +151,7 @@ fn thread_level(raw: c_int) -> ThreadLevel {
     }
 }
 
-/// Turns a number that MPI promises to be non-negative into ours.
+/// Turns a number that MPI promises to be non-negative into an unsigned one.
 fn unsigned(reporter: Reporter, call: &'static str, value: c_int) -> Result<u32, CommError> {
     u32::try_from(value).map_err(|_| reporter.strange(call, value, format!("it returned the number {value}")))
 }
@@ -216,7 +217,8 @@ pub(super) unsafe fn comm_set_errors_return(reporter: Reporter, comm: MPI_Comm) 
     reporter.check("MPI_Comm_set_errhandler", unsafe { ffi::MPI_Comm_set_errhandler(comm, ffi::RSMPI_ERRORS_RETURN) })
 }
 
-/// Frees a communicator. Collective by the standard; a reference count in Open MPI and MPICH.
+/// Frees a communicator. The call is collective by the standard; in Open MPI and MPICH it only decrements a reference
+/// count.
 ///
 /// # Safety
 /// Callable; `comm` live, not predefined, and not used afterwards.
@@ -252,7 +254,7 @@ impl Drop for Group {
     }
 }
 
-/// The ranks that the given ranks of `from` have in `to`; `None` for those that are not in it. Local.
+/// The ranks that the given ranks of `from` have in `to`; `None` for ranks that `to` does not have. Local.
 ///
 /// # Safety
 /// Callable; both communicators live; `ranks` valid in `from`.
@@ -295,11 +297,11 @@ pub(super) unsafe fn allgather(
     Ok(all)
 }
 
-/// Starts to send.
+/// Starts to send a message.
 ///
 /// # Safety
 /// Callable; `comm` live; `to` a member; the bytes, at most [`MAX_MESSAGE_BYTES`](crate::comm::MAX_MESSAGE_BYTES), stay
-/// there and unchanged until the request is complete.
+/// in place and unchanged until the request is complete.
 pub(super) unsafe fn isend(
     reporter: Reporter,
     comm: MPI_Comm,
@@ -340,7 +342,7 @@ pub(super) unsafe fn issend(
     Ok(request)
 }
 
-/// Length of the message that a status is about.
+/// The length of the message that a status describes.
 fn bytes_of(reporter: Reporter, status: &MPI_Status) -> Result<usize, CommError> {
     let mut count: c_int = 0;
     // SAFETY: the status is a live value that MPI has written; one integer is written.
@@ -355,8 +357,8 @@ pub(super) struct Announced {
     pub(super) bytes: usize,
 }
 
-/// Matches the next message of `from` (None: of anybody) with this tag, if one is announced. One of more than `longest`
-/// bytes is an error.
+/// Matches the next message of `from` (None: of any rank) with this tag, if one is announced. A message of more than
+/// `longest` bytes is an error.
 ///
 /// # Safety
 /// Callable; `comm` live; `from` a member.
@@ -380,12 +382,12 @@ pub(super) unsafe fn improbe(
     if flag == 0 {
         return Ok(None);
     }
-    // SAFETY: a status consists of integers, so that zeroes are a value, and MPI has written it since.
+    // SAFETY: a status consists of integers, so zeroes are a valid value, and MPI has written it since.
     let status = unsafe { status.assume_init() };
     let from = Rank(unsigned(reporter, "MPI_Improbe", status.MPI_SOURCE)?);
     let bytes = bytes_of(reporter, &status)?;
     if bytes > longest {
-        // Nobody but us sends here, and our own `send` refuses this.
+        // Only we send on this communicator, and our own `send` refuses such a message.
         let text = format!("rank {from} announced {bytes} bytes, more than the limit of {longest}");
         return Err(reporter.strange("MPI_Improbe", bytes as c_int, text));
     }
@@ -395,15 +397,15 @@ pub(super) unsafe fn improbe(
 /// Starts to receive a matched message.
 ///
 /// # Safety
-/// Callable; `into` points to as many bytes as were announced (which need not be initialized), and they stay there and
-/// are not accessed until the request is complete.
+/// Callable; `into` points to as many bytes as were announced (which need not be initialized), and those bytes stay in
+/// place and are not accessed until the request is complete.
 pub(super) unsafe fn imrecv(
     reporter: Reporter,
     into: *mut u8,
     mut announced: Announced,
 ) -> Result<MPI_Request, CommError> {
-    // SAFETY: the caller's promise; the message is live: `Announced` is made by `improbe` only and consumed here. The
-    // length fits: it is one that the caller of `improbe` allowed.
+    // SAFETY: the caller's promise; the message is live: only `improbe` makes an `Announced`, and it is consumed here.
+    // The length fits, because the caller of `improbe` allowed it.
     let (request, code) = unsafe {
         let mut request = ffi::RSMPI_REQUEST_NULL;
         let (start, length) = (into.cast::<c_void>(), announced.bytes as c_int);
@@ -415,7 +417,7 @@ pub(super) unsafe fn imrecv(
 }
 
 /// Asks whether a request is complete; `call` is the function that made it. After `true` the request is gone. After
-/// an error it must not be used again, and the memory lent to it must be taken for lost.
+/// an error it must not be used again, and the memory lent to it must be given up as lost.
 ///
 /// # Safety
 /// Callable; `request` live.
@@ -430,7 +432,7 @@ pub(super) unsafe fn test(
     Ok(flag != 0)
 }
 
-/// As `test`, for a receive: once it is complete, the number of bytes that MPI has written.
+/// Like `test`, but for a receive: returns the number of bytes that MPI has written once the request is complete.
 ///
 /// # Safety
 /// As `test`.
@@ -446,14 +448,14 @@ pub(super) unsafe fn test_received(
     if flag == 0 {
         return Ok(None);
     }
-    // SAFETY: a status consists of integers, so that zeroes are a value.
+    // SAFETY: a status consists of integers, so zeroes are a valid value.
     bytes_of(reporter, &unsafe { status.assume_init() }).map(Some)
 }
 
 /// Starts to add up the arrays `from` of all ranks; each rank gets the sum at its own index. Collective.
 ///
 /// # Safety
-/// Callable; `comm` live. `from` has one number per rank of `comm` and `into` one; both stay there and are not
+/// Callable; `comm` live. `from` has one number per rank of `comm` and `into` one; both stay in place and are not
 /// accessed until the request is complete.
 pub(super) unsafe fn ireduce_scatter_sum(
     reporter: Reporter,
@@ -473,12 +475,12 @@ pub(super) unsafe fn ireduce_scatter_sum(
     Ok(request)
 }
 
-/// Starts to gather one byte of each rank at rank 0. Collective. `MPI_Igatherv` and not `MPI_Igather`: the libraries send its
-/// pieces straight to rank 0, and so a rank that does not call hides no other.
+/// Starts to gather one byte of each rank at rank 0. Collective. This uses `MPI_Igatherv` instead of `MPI_Igather`, because
+/// the libraries send its pieces straight to rank 0, so that a rank that does not call hides no other rank.
 ///
 /// # Safety
 /// Callable; `comm` live. `from` is one byte; `into`, `counts` (all 1) and `places` (ascending from 0) have on rank 0 one entry
-/// for each rank of `comm`. All stay there and are accessed only as MPI allows until the request is complete.
+/// for each rank of `comm`. All stay in place and are accessed only as MPI allows until the request is complete.
 pub(super) unsafe fn igather_byte(
     reporter: Reporter,
     comm: MPI_Comm,
@@ -497,10 +499,10 @@ pub(super) unsafe fn igather_byte(
     Ok(request)
 }
 
-/// Starts to send bytes from rank 0 to all. Collective.
+/// Starts to send bytes from rank 0 to all ranks. Collective.
 ///
 /// # Safety
-/// Callable; `comm` live. `bytes` has this length, stays there and is not accessed until the request is complete.
+/// Callable; `comm` live. `bytes` has this length, stays in place and is not accessed until the request is complete.
 pub(super) unsafe fn ibcast_bytes(
     reporter: Reporter,
     comm: MPI_Comm,

@@ -1,10 +1,10 @@
-//! Learning about `MPI_Finalize` in time.
+//! Notices `MPI_Finalize` in time.
 //!
-//! An application may call `MPI_Finalize` before it closes its session, and a thread of ours that called MPI after
-//! that would bring the job down. The standard has one way to learn about it: attributes of `MPI_COMM_SELF` are
-//! deleted as the first thing in `MPI_Finalize`, while MPI still works, and their delete functions are called. One such
+//! An application may call `MPI_Finalize` before it closes its session, and a thread of ours that called MPI afterwards
+//! would bring the job down. The standard offers one way to notice the call: attributes of `MPI_COMM_SELF` are deleted
+//! as the first thing in `MPI_Finalize`, while MPI still works, and their delete functions are called. One such
 //! attribute is attached when the first hook is registered; it calls all hooks that are registered then. It carries no
-//! pointer: the hooks are in a list of this process, so that a dropped hook leaves nothing behind in MPI.
+//! pointer: the hooks are in a list of this process, so a dropped hook leaves nothing behind in MPI.
 
 use super::calls::{self, Reporter};
 use crate::base::Rank;
@@ -25,12 +25,12 @@ struct Hooks {
     waiting: Vec<(u64, Hook)>,
 }
 
-/// What has become of our attribute.
+/// The state of our attribute.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Not attached yet.
+    /// The attribute has not been attached yet.
     Absent,
-    /// Attached; the hooks will be called.
+    /// The attribute is attached; the hooks will be called.
     Attached,
     /// `MPI_Finalize` has begun.
     Finalizing,
@@ -38,13 +38,14 @@ enum Stage {
 
 static HOOKS: Lock<Hooks> = Lock::new(Hooks { stage: Stage::Absent, next_id: 0, waiting: Vec::new() });
 
-/// Locks the list. A panic while it was locked is no reason to stop: each change is one push, pop or assignment.
+/// Locks the list. A panic while the list was locked is no reason to stop, because each change is a single push, pop or
+/// assignment.
 fn hooks() -> Guard<'static, Hooks> {
     HOOKS.lock()
 }
 
-/// Keeps a function registered with [`on_finalize`]. Dropping it takes the function back, uncalled; that makes no MPI
-/// call and may happen on any thread and after `MPI_Finalize`.
+/// Keeps a function registered with [`on_finalize`]. Dropping the hook unregisters the function without calling it.
+/// This makes no MPI call, and may happen on any thread and after `MPI_Finalize`.
 #[derive(Debug)]
 #[must_use = "dropping the hook disarms it"]
 pub struct FinalizeHook {
@@ -52,8 +53,8 @@ pub struct FinalizeHook {
 }
 
 impl FinalizeHook {
-    /// Takes the function back, uncalled; the same as dropping the hook. When `MPI_Finalize` is calling the function
-    /// on another thread at this very moment, this does not wait for its end.
+    /// Unregisters the function without calling it, as dropping the hook does. If `MPI_Finalize` is calling the
+    /// function on another thread at this moment, `disarm` does not wait for the function to end.
     pub fn disarm(self) {}
 }
 
@@ -69,7 +70,8 @@ impl Drop for FinalizeHook {
 }
 
 /// Has `f` called at the beginning of `MPI_Finalize`, on the thread that calls it, while MPI still works. Hooks are
-/// called in the reverse order of their registration. A panic in one is caught and logged; the others run.
+/// called in the reverse order of their registration. A panic in a hook is caught and logged, and the other hooks still
+/// run.
 ///
 /// # Errors
 /// [`CommError::Unusable`] if MPI is not initialized, is finalized or is being finalized, or if this thread may not call it.
@@ -81,8 +83,8 @@ pub fn on_finalize(f: impl FnOnce() + Send + 'static) -> Result<FinalizeHook, Co
         Stage::Finalizing => return Err(Unusable::Finalized.into()),
         Stage::Attached => {}
         Stage::Absent => {
-            // The lock is held meanwhile so that two threads do not attach twice. The calls are local and do not call
-            // back: no attribute of this key exists yet.
+            // The lock is held during the calls so that two threads do not attach the attribute twice. The calls are
+            // local and do not call back, because no attribute with this key exists yet.
             attach()?;
             list.stage = Stage::Attached;
         }
@@ -101,7 +103,7 @@ fn attach() -> Result<(), CommError> {
     let nothing = std::ptr::null_mut::<c_void>();
     // SAFETY: MPI is usable (as above). Both callbacks are functions of the types that MPI asks for, live as long as
     // the program, do not unwind, and ignore their pointers, which may therefore be null. The key is valid once the
-    // first call has succeeded. Freeing it marks it; it goes when the attribute goes.
+    // first call has succeeded. Freeing the key only marks it; it vanishes together with the attribute.
     unsafe {
         let code = ffi::MPI_Comm_create_keyval(Some(do_not_copy), Some(run_hooks), &mut key, nothing);
         reporter.check("MPI_Comm_create_keyval", code)?;
@@ -110,7 +112,7 @@ fn attach() -> Result<(), CommError> {
     }
 }
 
-/// Keeps the attribute off duplicates of `MPI_COMM_SELF`: freeing one must not call the hooks.
+/// Keeps the attribute off duplicates of `MPI_COMM_SELF`: freeing a duplicate must not call the hooks.
 unsafe extern "C" fn do_not_copy(
     _comm: MPI_Comm,
     _key: c_int,
@@ -127,7 +129,7 @@ unsafe extern "C" fn do_not_copy(
 /// The delete function of our attribute.
 unsafe extern "C" fn run_hooks(_comm: MPI_Comm, _key: c_int, _value: *mut c_void, _extra: *mut c_void) -> c_int {
     while let Some(hook) = next_hook() {
-        // The logger is the application's and may panic as well; nothing may unwind into C.
+        // The logger belongs to the application and may panic too; no panic may unwind into C.
         let logged = catch_unwind(AssertUnwindSafe(hook)).or_else(|panic| {
             std::mem::forget(panic); // its drop could panic
             catch_unwind(|| log::error!(target: super::TARGET, "event=finalize_hook_panicked"))
@@ -139,7 +141,8 @@ unsafe extern "C" fn run_hooks(_comm: MPI_Comm, _key: c_int, _value: *mut c_void
     ffi::MPI_SUCCESS as c_int
 }
 
-/// Takes the youngest hook out of the list, so that hooks may register, drop and wait for each other's threads.
+/// Takes the most recently registered hook out of the list, so that hooks may register and drop hooks and wait for each
+/// other's threads.
 fn next_hook() -> Option<Hook> {
     let mut list = hooks();
     list.stage = Stage::Finalizing;

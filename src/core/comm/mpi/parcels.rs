@@ -1,25 +1,26 @@
 //! Parcels over MPI.
 //!
-//! A parcel is two messages: a *head* of 56 bytes (label and length of the body), and the body, straight out of the
-//! lent memory. Both go from one rank to another in the order of the parcels, each with a tag of its own. The receiver
-//! matches heads from anybody, and for each head the next body of that sender. MPI lets no message overtake another
-//! between the same two ranks with the same tag, so the n-th body belongs to the n-th head that announced one. A body
-//! is matched before it is received, because its length must be known to be the announced one: Open MPI 4.1 writes
-//! beyond the end of a shorter buffer (single copy, TCP and messages to oneself) before it reports the truncation.
+//! A parcel consists of two messages: a *head* of 56 bytes, which holds the label and the length of the body, and the
+//! body, which is sent straight from the lent memory. Heads and bodies are sent from one rank to another in the order
+//! of the parcels, each with a tag of its own. The receiver matches heads from any rank, and for each head the next
+//! body of that sender. MPI lets no message overtake another between the same two ranks with the same tag, so the n-th
+//! body belongs to the n-th head that announced one. A body is matched before it is received, because the receiver must
+//! check that its length is the announced length: Open MPI 4.1 writes beyond the end of a shorter buffer (single copy,
+//! TCP and messages to oneself) before it reports the truncation.
 //!
-//! **Memory.** A receiver has at most `PARCELS_AT_ONCE` parcels in hand that its caller has not taken, with bodies of at
-//! most `BYTES_AT_ONCE`, in buffers from a pool; it matches no further heads. The head is sent with `MPI_Issend`, which
-//! is complete only when it is matched, and a sender has at most `STARTED_PARCELS` started to each peer; the others
-//! wait in a queue of borrowed slices. So what MPI itself must buffer for a receiver that does not look is a few heads
-//! and short bodies from each peer (long ones stay with their sender until they are received). And a peer that is
-//! stuck can hold only a part of a receiver's places.
+//! **Memory.** A receiver holds at most `PARCELS_AT_ONCE` parcels that its caller has not taken. Their bodies take at
+//! most `BYTES_AT_ONCE`, in buffers from a pool. Beyond these limits the receiver matches no further heads. The head is
+//! sent with `MPI_Issend`, which is complete only when the head is matched. A sender starts at most `STARTED_PARCELS`
+//! parcels to each peer; the others wait in a queue of borrowed slices. So for a receiver that does not receive, MPI
+//! itself must buffer only a few heads and short bodies from each peer (long bodies stay with their sender until they
+//! are received). Moreover, a peer that is stuck can occupy only some of a receiver's places.
 //!
-//! **Work of a call.** Only the oldest request of each peer is asked about: those after it must wait for it
-//! anyway. Inside a node some libraries copy a whole body in `MPI_Imrecv`; so a call that begins to receive a body and
-//! finds it here at once begins no more of them.
+//! **Work of a call.** Only the oldest request of each peer is asked about: later requests must wait for it anyway.
+//! Inside a node some libraries copy a whole body in `MPI_Imrecv`. Therefore a call that begins to receive a body and
+//! finds at once that it has arrived begins to receive no further bodies.
 //!
-//! **Errors.** After an error heads and bodies may no longer fit together. So the first error of MPI about a parcel is
-//! the last result for parcels: every later call returns it. Messages continue.
+//! **Errors.** After an error, heads and bodies may no longer match. So once MPI has reported an error about a parcel,
+//! every later call for parcels returns this first error. Messages continue.
 
 use super::calls::{self, Reporter, Tag};
 use super::{Lent, TARGET};
@@ -32,11 +33,12 @@ use ::mpi::ffi::{MPI_Comm, MPI_Request};
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::ManuallyDrop;
 
-/// Buffers of bodies that a receiver has in hand, in bytes. There is room for one of any length.
+/// The maximum size, in bytes, of the buffers of bodies that a receiver holds. It leaves room for a body of any length.
 const BYTES_AT_ONCE: usize = 16 << 20;
 const _: () = assert!(MAX_PARCEL_BYTES.next_power_of_two() <= BYTES_AT_ONCE);
 
-/// Parcels, and bytes of bodies, that are started to one peer; always room for one.
+/// The maximum number of parcels, and of bytes of bodies, that are started to one peer. One parcel may always be
+/// started.
 const STARTED_PARCELS: usize = 8;
 const STARTED_BYTES: usize = 8 << 20;
 
@@ -46,7 +48,7 @@ fn encode_head(label: Label, length: usize) -> Vec<u8> {
     label.into_iter().chain([length as u64]).flat_map(u64::to_le_bytes).collect()
 }
 
-/// Label and length of the body; None if nobody of us can have sent this.
+/// The label and the length of the body; None if none of our ranks can have sent these bytes.
 fn decode_head(bytes: &[u8]) -> Option<(Label, usize)> {
     let bytes: &[u8; HEAD_BYTES] = bytes.try_into().ok()?;
     let mut words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
@@ -68,7 +70,7 @@ impl LentSlice {
     }
 }
 
-/// The buffer of a body that MPI writes. Dropping it leaks it, on purpose.
+/// The buffer for a body, which MPI writes. Dropping it leaks it, on purpose.
 struct LentBuffer {
     start: *mut u8,
     capacity: usize,
@@ -85,13 +87,14 @@ impl LentBuffer {
     /// # Safety
     /// MPI must have completed the request that the memory was lent to, and must have written its first `length` bytes.
     unsafe fn take_back(self, length: usize) -> Vec<u8> {
-        // SAFETY: start and capacity come from a vector that `new` took apart, and `self` is consumed, so it is put
-        // together once. The first `length` bytes are initialized, and so within the capacity, says the caller.
+        // SAFETY: start and capacity come from a vector that `new` took apart, and `self` is consumed, so the vector is
+        // reassembled once. By the caller's promise the first `length` bytes are initialized, and so lie within the
+        // capacity.
         unsafe { Vec::from_raw_parts(self.start, length, self.capacity) }
     }
 }
 
-/// A parcel that has been started and not left.
+/// A parcel that has been started but has not left yet.
 struct Started {
     head: Option<(MPI_Request, Lent)>,
     body: Option<MPI_Request>,
@@ -99,7 +102,7 @@ struct Started {
     lent: LentSlice,
 }
 
-/// What is on its way to one peer.
+/// The parcels on their way to one peer.
 #[derive(Default)]
 struct Lane {
     started: VecDeque<Started>,
@@ -121,14 +124,14 @@ struct Arriving {
 
 enum Stage {
     Head(MPI_Request, Lent),
-    /// Its body is not received yet.
+    /// The body has not been received yet.
     Announced(Label, usize),
     Body(MPI_Request, Label, usize, LentBuffer),
-    /// Wholly here, not taken.
+    /// The parcel has arrived completely, but has not been taken yet.
     Here(Label, Vec<u8>),
 }
 
-/// What parcels need of our own communicator.
+/// The part of our own communicator that parcels need.
 #[derive(Clone, Copy)]
 pub(super) struct Channel {
     pub(super) comm: MPI_Comm,
@@ -144,16 +147,16 @@ impl Channel {
 /// The parcels of one rank. "Callable" in the safety sections means that MPI may be called on this thread, and that
 /// the communicator of the channel is live and always the same.
 ///
-/// Dropping it leaks what is lent.
+/// Dropping a `Parcels` leaks the memory that is lent to MPI.
 pub(super) struct Parcels {
-    /// Peers to whom something is unsent. No lane is empty.
+    /// Peers for which parcels are unsent. No lane is empty.
     lanes: BTreeMap<Rank, Lane>,
     unsent: usize,
-    /// In the order in which MPI matched the heads. At most `PARCELS_AT_ONCE`.
+    /// Parcels in the order in which MPI matched their heads. At most `PARCELS_AT_ONCE`.
     arriving: VecDeque<Arriving>,
-    /// Sum of the buffers of bodies in `arriving`. At most `BYTES_AT_ONCE`.
+    /// The sum of the sizes of the buffers of bodies in `arriving`. At most `BYTES_AT_ONCE`.
     arriving_bytes: usize,
-    /// Heads matched so far, for `quiesce`.
+    /// The number of heads matched so far, for `quiesce`.
     matched: u64,
     pool: Pool,
     broken: Option<CommError>,
@@ -180,7 +183,7 @@ impl Parcels {
         self.matched
     }
 
-    /// Nothing is on its way out or in.
+    /// Nothing is under way in either direction.
     pub(super) fn is_idle(&self) -> bool {
         self.unsent == 0 && self.arriving.is_empty()
     }
@@ -201,12 +204,12 @@ impl Parcels {
         self.healthy()?;
         self.lanes.entry(to).or_default().queued.push_back((label, body));
         self.unsent += 1;
-        // SAFETY: the caller's promise; lanes are made here only, so each leads to a member.
+        // SAFETY: the caller's promise; lanes are made only here, so each leads to a member.
         let pushed = unsafe { self.push_lane(channel, to) };
         self.watch(pushed)
     }
 
-    /// Moves everything along and returns the next parcel that is here.
+    /// Advances everything that is under way, and returns the next parcel that has arrived.
     ///
     /// # Safety
     /// Callable.
@@ -222,7 +225,7 @@ impl Parcels {
         Ok(Some(Parcel { from, label, bytes }))
     }
 
-    /// Moves everything along. Does nothing after an error.
+    /// Advances everything that is under way. Does nothing after an error.
     ///
     /// # Safety
     /// Callable.
@@ -249,7 +252,7 @@ impl Parcels {
         result
     }
 
-    /// Lets go of what has left, and starts what then has room.
+    /// Releases the parcels that have left, and starts the parcels for which there is room now.
     ///
     /// # Safety
     /// Callable.
@@ -271,7 +274,7 @@ impl Parcels {
     unsafe fn push_lane(&mut self, channel: Channel, to: Rank) -> Result<(), CommError> {
         let Some(lane) = self.lanes.get_mut(&to) else { return Ok(()) };
         while let Some(mut first) = lane.started.pop_front() {
-            // SAFETY: the requests are live: `start` made them, and they are asked about until they are complete. On an
+            // SAFETY: the requests are live: `start` made them, and they are tested until they are complete. On an
             // error `first` is dropped, which leaks what is lent.
             if !unsafe { has_left(channel.reporter(), &mut first)? } {
                 lane.started.push_front(first);
@@ -295,7 +298,7 @@ impl Parcels {
         Ok(())
     }
 
-    /// Matches heads while there is room, and moves what arrives along.
+    /// Matches heads while there is room, and advances the parcels that are arriving.
     ///
     /// # Safety
     /// Callable.
@@ -309,12 +312,12 @@ impl Parcels {
             };
             self.matched += 1;
             let (from, bytes) = (head.from, Lent::new(vec![0; head.bytes]));
-            // SAFETY: the message was matched by the call above and is received once. The buffer has its length, and it
-            // is lent.
+            // SAFETY: the message was matched by the call above and is received once. The buffer has the length of the
+            // message, and is lent.
             let request = unsafe { calls::imrecv(channel.reporter(), bytes.0.cast::<u8>(), head)? };
             self.arriving.push_back(Arriving { from, stage: Stage::Head(request, bytes) });
         }
-        // Senders of whom an earlier body has not been begun, or is not here.
+        // Senders with an earlier body that has not been begun, or has not arrived.
         let (mut unbegun, mut behind): (Vec<Rank>, Vec<Rank>) = (Vec::new(), Vec::new());
         let mut may_begin = true;
         let mut begun = None;
@@ -324,7 +327,7 @@ impl Parcels {
             let is_asked = match stage {
                 Stage::Head(..) => !unbegun.contains(&from),
                 Stage::Announced(_, length) => {
-                    // In turn: a long body is not passed by short ones for ever.
+                    // Bodies are begun in order, so that short ones do not overtake a long one forever.
                     may_begin &= self.arriving_bytes + Pool::capacity(*length) <= BYTES_AT_ONCE;
                     begun = Some(position);
                     may_begin && !unbegun.contains(&from)
@@ -335,7 +338,7 @@ impl Parcels {
                     false
                 }
             };
-            // SAFETY: the caller's promise. What was met before and has no body begun has put the sender in `unbegun`.
+            // SAFETY: the caller's promise. If an earlier parcel has no body begun yet, its sender is in `unbegun`.
             if is_asked && unsafe { self.advance(channel, position)? } {
                 continue;
             }
@@ -349,18 +352,18 @@ impl Parcels {
         Ok(())
     }
 
-    /// Takes a parcel that is arriving to its next stage, if it can go there. True if it did.
+    /// Takes an arriving parcel to its next stage, if possible. Returns true if the parcel has reached it.
     ///
     /// # Safety
     /// Callable; all earlier bodies of the sender have been begun.
     unsafe fn advance(&mut self, channel: Channel, position: usize) -> Result<bool, CommError> {
         let reporter = channel.reporter();
-        // While it is looked at it stands outside; on an error it is dropped, which leaks what is lent.
+        // During the step the parcel is not in the queue. On an error it is dropped, which leaks what is lent.
         let Some(Arriving { from, stage }) = self.arriving.remove(position) else { return Ok(false) };
         let mut has_moved = true;
         let stage = match stage {
             Stage::Head(mut request, bytes) => {
-                // SAFETY: the request is live: it was made in `take_in` and is asked about until it is complete.
+                // SAFETY: the request is live: it was made in `take_in` and is tested until it is complete.
                 if unsafe { calls::test(reporter, "MPI_Imrecv", &mut request)? } {
                     // SAFETY: the request is complete.
                     let bytes = unsafe { bytes.take_back() };
@@ -391,7 +394,7 @@ impl Parcels {
                     Some(body) => {
                         let buffer = LentBuffer::new(self.pool.take(length));
                         // SAFETY: the message was matched by the call above and is received once. The buffer has room
-                        // for its length (`Pool::take`), and is lent.
+                        // for the message (`Pool::take`), and is lent.
                         let request = unsafe { calls::imrecv(reporter, buffer.start, body)? };
                         self.arriving_bytes += buffer.capacity;
                         Stage::Body(request, label, length, buffer)
@@ -399,13 +402,13 @@ impl Parcels {
                 }
             }
             Stage::Body(mut request, label, length, buffer) => {
-                // SAFETY: the request is live: it was made above and is asked about until it is complete.
+                // SAFETY: the request is live: it was made above and is tested until it is complete.
                 match unsafe { calls::test_received(reporter, "MPI_Imrecv", &mut request)? } {
                     None => {
                         has_moved = false;
                         Stage::Body(request, label, length, buffer)
                     }
-                    // SAFETY: the request is complete, and MPI says that it has written so many bytes.
+                    // SAFETY: the request is complete, and MPI says that it has written this many bytes.
                     Some(count) if count == length => Stage::Here(label, unsafe { buffer.take_back(length) }),
                     Some(count) => return Err(strange_length(reporter, from, length, count)),
                 }
@@ -419,7 +422,7 @@ impl Parcels {
         Ok(has_moved)
     }
 
-    /// The first parcel that is here and does not overtake an earlier one of its sender.
+    /// The first parcel that has arrived and does not overtake an earlier one of its sender.
     fn first_here(&self) -> Option<usize> {
         let overtakes =
             |position: usize, from: Rank| self.arriving.range(..position).any(|earlier| earlier.from == from);
@@ -435,7 +438,7 @@ fn strange_length(reporter: Reporter, from: Rank, announced: usize, sent: usize)
     reporter.strange("MPI_Imrecv", sent as i32, text)
 }
 
-/// Starts to send head and body. On an error after the head has left, what is lent leaks.
+/// Starts to send the head and the body. If an error occurs after the head has left, the lent memory leaks.
 ///
 /// # Safety
 /// Callable; `to` a member.
@@ -449,15 +452,15 @@ unsafe fn start(channel: Channel, to: Rank, label: Label, body: Slice) -> Result
     let request = unsafe { calls::issend(channel.reporter(), channel.comm, head.0, to, Tag::Head)? };
     let body = match length {
         0 => None,
-        // SAFETY: the caller's promise; `send_parcel` checked the length. The bytes stay there and unchanged: they were
-        // borrowed from the value in the slice's `Arc`, and could be borrowed for as long as that value lives and is
-        // not borrowed mutably. It lives and is not, because `lent` holds a share until the request is complete.
+        // SAFETY: the caller's promise; `send_parcel` checked the length. The bytes stay in place and unchanged: they
+        // were borrowed from the value in the slice's `Arc`, and could be borrowed for as long as that value lives and
+        // is not borrowed mutably. Both hold, because `lent` holds a share until the request is complete.
         _ => Some(unsafe { calls::isend(channel.reporter(), channel.comm, bytes, to, Tag::Body)? }),
     };
     Ok(Started { head: Some((request, head)), body, length, lent })
 }
 
-/// Asks about what is not complete yet of a parcel. True if all of it has left.
+/// Tests those requests of a parcel that are not complete yet. Returns true if the whole parcel has left.
 ///
 /// # Safety
 /// MPI may be called; the requests are live. After an error the parcel must be dropped.
@@ -528,8 +531,8 @@ mod tests {
 
     const WORKER: &str = "BIVOUAC_TEST_STRANGE_PARCELS";
 
-    /// A peer that is not one of us, or is broken, sends what we would not. The test program runs itself once more, on one
-    /// rank that sends to itself, past our own checks.
+    /// A peer that is not one of our ranks, or that is broken, sends messages that we would never send. The test program
+    /// runs itself once more, on one rank that sends to itself, past our own checks.
     #[test]
     fn strange_parcels_are_errors_and_never_overrun() {
         if std::env::var_os(WORKER).is_some() {
@@ -552,7 +555,7 @@ mod tests {
         assert!(output.status.success() && out.contains("[strange parcels finished]"), "{out}\n{err}");
     }
 
-    /// Sends raw bytes to ourselves and returns what comes of it. The bytes leak, so that they stay there.
+    /// Sends raw bytes to ourselves and returns the resulting error. The bytes are leaked, so that they stay valid.
     fn provoke(comm: &mut MpiComm, sent: &[(Tag, Vec<u8>)]) -> CommError {
         let me = comm.rank;
         for (tag, bytes) in sent {
@@ -583,7 +586,7 @@ mod tests {
             ("a short body", vec![(Tag::Head, encode_head([0; 6], 5000)), (Tag::Body, vec![9; 4999])]),
             ("a missing body", vec![(Tag::Head, encode_head([0; 6], 5000)), (Tag::Body, Vec::new())]),
             ("a longer body", vec![(Tag::Head, encode_head([0; 6], 5000)), (Tag::Body, vec![9; 1 << 20])]),
-            // Within the capacity of the buffer, which is 8 KiB, and yet not what was announced.
+            // This fits within the capacity of the buffer, which is 8 KiB, but is not what was announced.
             ("a body over our limit", vec![(Tag::Head, encode_head([0; 6], 5000)), (Tag::Body, vec![9; 8 << 20])]),
             ("a body one too long", vec![(Tag::Head, encode_head([0; 6], 5000)), (Tag::Body, vec![9; 5001])]),
         ];

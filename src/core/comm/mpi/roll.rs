@@ -1,13 +1,13 @@
-//! A roll call before the first call that MPI makes all ranks wait in.
+//! A roll call before the first MPI call in which all ranks must wait for each other.
 //!
-//! `MPI_Comm_split` returns when all ranks have called it, and never if one of them does not, for example because its
-//! configuration has a mistake and its program ends. So the ranks first gather one byte each at rank 0, without waiting
-//! inside MPI, and rank 0 broadcasts whether all are there. While bytes are missing, rank 0 logs whose they are, and after the limit it
-//! gives up and says so to all it can reach.
+//! `MPI_Comm_split` returns when all ranks have called it. It never returns if a rank does not call it, for example because its
+//! configuration has a mistake and its program ends. So the ranks first gather one byte each at rank 0, without waiting inside MPI, and
+//! rank 0 broadcasts whether all ranks have called. While bytes are missing, rank 0 logs whose they are. After the limit it gives up
+//! and tells all ranks that it can reach.
 //!
-//! Both calls go over the application's own communicator, as a collective call of ours may. A message could be taken by a
-//! receive of the application from any source with any tag. When the roll call was given up its requests stay open, and the
-//! application should make no further collective call on that communicator.
+//! Both calls go over the application's own communicator, as a collective call of ours may. A point-to-point message could
+//! be taken by a receive of the application from any source with any tag. If the roll call is given up, its requests stay
+//! open, and the application should make no further collective call on that communicator.
 
 use super::calls::{self, Reporter};
 use crate::base::Rank;
@@ -19,24 +19,25 @@ use std::os::raw::c_int;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// Pause between two looks.
+/// The pause between two polls.
 const PAUSE: Duration = Duration::from_micros(200);
-/// Ranks come from their own start: they are waited for at least as long as that may take, whatever the configuration says.
+/// Ranks arrive from their program's start, so they are given at least the time that the start may take, whatever the
+/// configuration says.
 const LIMIT_MIN: Duration = Duration::from_secs(10);
-/// How long rank 0 helps its last word along.
+/// How long rank 0 keeps trying to deliver its final message.
 const LAST_WORD: Duration = Duration::from_millis(500);
-/// Missing ranks that are named.
+/// The maximum number of missing ranks that are named.
 const NAMED_MAX: usize = 8;
 
 /// What rank 0 broadcasts: the number of missing ranks, and the first of them.
 type Word = [u32; 1 + NAMED_MAX];
 
-/// The memory that MPI may access until both requests are complete. It is leaked when they never are.
+/// The memory that MPI may access until both requests are complete. It is leaked if they are never complete.
 struct Lent {
     mine: u8,
-    /// One byte per rank, on rank 0; set when the rank has called.
+    /// One byte per rank, on rank 0; a rank's byte is set when the rank has called.
     present: Box<[AtomicU8]>,
-    /// How many bytes each rank gives, and where they go (on rank 0).
+    /// The number of bytes that each rank sends, and where they are stored (on rank 0).
     counts: Box<[c_int]>,
     places: Box<[c_int]>,
     word: Word,
@@ -74,7 +75,7 @@ pub(super) unsafe fn call(comm: MPI_Comm, rank: Rank, size: u32, timeouts: &Time
         if is_root { open.preside(timeouts) } else { open.listen() }
     };
     heard.inspect(|()| {
-        // SAFETY: both requests are complete, so that MPI has let go of the box, which is turned back once.
+        // SAFETY: both requests are complete, so MPI has let go of the box, which is converted back once.
         drop(unsafe { Box::from_raw(lent) });
     })
 }
@@ -82,7 +83,7 @@ pub(super) unsafe fn call(comm: MPI_Comm, rank: Rank, size: u32, timeouts: &Time
 struct Open {
     comm: MPI_Comm,
     rank: Rank,
-    /// `None`: complete.
+    /// `None`: the gather is complete.
     gather: Option<MPI_Request>,
     word: Option<MPI_Request>,
     lent: *mut Lent,
@@ -98,8 +99,8 @@ impl Open {
     /// # Safety
     /// As [`call`].
     unsafe fn begin(&mut self) -> Result<(), CommError> {
-        // SAFETY: as the caller says. The buffers lie in the box and are accessed by nobody but MPI until the requests are complete, except
-        // for `present`, whose bytes are atomic.
+        // SAFETY: as the caller says. The buffers are in the box. Until the requests are complete, only MPI accesses them, except for
+        // `present`, whose bytes are atomic.
         unsafe {
             let Lent { mine, present, counts, places, .. } = &*self.lent;
             let into = present.as_ptr().cast_mut().cast::<u8>();
@@ -115,14 +116,14 @@ impl Open {
     /// # Safety
     /// As [`call`].
     unsafe fn broadcast(&self) -> Result<MPI_Request, CommError> {
-        // SAFETY: as the caller says; the word lies in the box, as in `begin`.
+        // SAFETY: as the caller says; the word is in the box, as in `begin`.
         unsafe {
             let word = (&raw mut (*self.lent).word).cast::<u8>();
             calls::ibcast_bytes(self.reporter(), self.comm, word, size_of::<Word>())
         }
     }
 
-    /// Asks for both requests; true when they are complete.
+    /// Tests both requests; returns true when they are complete.
     ///
     /// # Safety
     /// As [`call`].
@@ -139,7 +140,7 @@ impl Open {
         Ok(self.gather.is_none() && self.word.is_none())
     }
 
-    /// Rank 0: waits for all bytes and gives the word.
+    /// Rank 0: waits for all bytes, and then broadcasts the word.
     ///
     /// # Safety
     /// As [`call`].
@@ -165,7 +166,7 @@ impl Open {
         // SAFETY: as the caller says.
         unsafe {
             self.word = Some(self.broadcast()?);
-            // The others are there: nothing to wait for but the way.
+            // All other ranks have called; only the transfer takes time.
             while !self.is_complete()? {
                 std::thread::sleep(PAUSE);
             }
@@ -173,7 +174,7 @@ impl Open {
         Ok(())
     }
 
-    /// Tells those who are there who is not.
+    /// Tells the ranks that have called which ranks are missing.
     ///
     /// # Safety
     /// As [`call`].
@@ -182,7 +183,7 @@ impl Open {
         let mut word: Word = [0; 1 + NAMED_MAX];
         word[0] = count;
         word[1..].iter_mut().zip(&missing).for_each(|(slot, rank)| *slot = rank.0);
-        // SAFETY: as the caller says; no broadcast has been begun, so that MPI does not access the word.
+        // SAFETY: as the caller says; no broadcast has been begun, so MPI does not access the word.
         let sent = unsafe {
             (*self.lent).word = word;
             self.broadcast()
@@ -220,7 +221,7 @@ impl Open {
         if self.word.is_some() {
             return Err(CommError::Absent { rank: self.rank, count: 0, missing: Vec::new(), waited });
         }
-        // SAFETY: the broadcast is complete, so that nobody writes the word any more.
+        // SAFETY: the broadcast is complete, so the word is not written any more.
         let [count, named @ ..] = unsafe { (*self.lent).word };
         if count > 0 {
             let missing = named.iter().take(count as usize).map(|rank| Rank(*rank)).collect();

@@ -1,4 +1,4 @@
-//! The stream of a rank that has called.
+//! The stream from a rank that has connected.
 #![forbid(unsafe_code)]
 
 use super::link::{Own, fill, random, receive, send};
@@ -8,7 +8,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-/// A frame that is wholly here.
+/// A frame that has arrived completely.
 pub(super) struct Arrived {
     pub(super) head: Head,
     pub(super) body: Vec<u8>,
@@ -17,7 +17,7 @@ pub(super) struct Arrived {
 enum State {
     /// The part of the hello that has arrived.
     Strange(Vec<u8>),
-    /// It has been challenged.
+    /// The caller has been challenged.
     Challenged {
         hello: Hello,
         nonce: [u8; 16],
@@ -29,10 +29,10 @@ enum State {
     },
 }
 
-/// What came of reading on.
+/// The result of reading from the stream.
 pub(super) enum Heard {
     Nothing,
-    /// It is this rank, and has proven it.
+    /// The caller is this rank, and has proven it.
     Known(Rank, Kind),
     Frame(Arrived),
 }
@@ -42,10 +42,11 @@ pub(super) struct Inlet {
     pub(super) socket: OwnedFd,
     pub(super) since: Instant,
     state: State,
-    /// The frame that is arriving: its head's bytes, then its head and its body's bytes.
+    /// The frame that is arriving: first the bytes of its head, then the decoded head and the bytes of its body.
     head: Vec<u8>,
     body: Option<(Head, Vec<u8>, usize)>,
-    /// How many frames it was told had arrived, and how many bytes of that message have been sent.
+    /// The last count of arrived frames that was reported to the sender, and how many bytes of that report have been
+    /// sent.
     told: Option<u64>,
     word: ([u8; 8], usize),
 }
@@ -63,7 +64,7 @@ impl Inlet {
         }
     }
 
-    /// Whose stream it is; `None` before that is proven.
+    /// The rank and the kind of the stream; `None` before they are proven.
     pub(super) fn of(&self) -> Option<(Rank, Kind)> {
         match &self.state {
             State::Known { from, kind } => Some((*from, *kind)),
@@ -76,7 +77,8 @@ impl Inlet {
         !self.head.is_empty() || self.body.is_some()
     }
 
-    /// Continues to read, at most to the end of a frame. `memory` gives an empty buffer for a number of bytes.
+    /// Continues to read, at most to the end of a frame. `memory` returns an empty buffer with room for a number of
+    /// bytes.
     ///
     /// # Errors
     /// The connection has ended, or is not one of ours.
@@ -91,7 +93,7 @@ impl Inlet {
                 let mut nonce = [0; 16];
                 random(&mut nonce);
                 let answer = [&nonce[..], hello.proof(&own.group, Side::Called, &nonce).as_bytes()].concat();
-                // A connection on which nothing was sent yet has room for it.
+                // A connection on which nothing has been sent yet has room for the answer.
                 let sent = send(&self.socket, &[IoSlice::new(&answer)])?;
                 (sent == Some(CHALLENGE_BYTES)).then_some(()).ok_or(io::ErrorKind::WriteZero)?;
                 self.state = State::Challenged { hello, nonce, got: Vec::new() };
@@ -137,7 +139,7 @@ impl Inlet {
         Ok(arrived.map_or(Heard::Nothing, Heard::Frame))
     }
 
-    /// Tells the sender how many of its frames are here, if it does not know.
+    /// Tells the sender how many of its frames have arrived, if the sender does not know yet.
     ///
     /// # Errors
     /// The connection has ended.

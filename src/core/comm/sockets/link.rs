@@ -1,8 +1,8 @@
-//! The stream to one rank: made when there is something to send, made again when it breaks.
+//! The stream to one rank: it is made when there is something to send, and made again when it breaks.
 //!
-//! A frame is kept until the other rank says that it has it. So after a broken connection both ends know where to continue, and
-//! nothing arrives twice or out of order. A rank that was reached before and at whose place nobody listens any more has ended: what
-//! is for it vanishes.
+//! A frame is kept until the other rank says that it has the frame. So after a broken connection both ends know where to continue,
+//! and nothing arrives twice or out of order. If a rank was reached before and nothing listens at its address any more, it has
+//! ended, and frames for it vanish.
 #![forbid(unsafe_code)]
 
 use super::A_LINK;
@@ -19,17 +19,17 @@ use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// For a call at one address, with its greeting.
+/// The time limit for a call at one address, including its greeting.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
-/// Between two rounds over all addresses: at first, and at most.
+/// The pause between two rounds over all addresses: at first, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// When a rank that cannot be reached is told.
+/// How long a rank must be unreachable before this is logged.
 const SAID_AFTER: Duration = Duration::from_secs(5);
-/// Parcels that are on their way to one rank and that it has not taken in.
+/// The maximum number of parcels that are on their way to one rank and that it has not taken in.
 const PARCELS_ON_THE_WAY: usize = 4;
 
-/// What a frame carries.
+/// The content of a frame.
 pub(super) enum Body {
     Copied(Vec<u8>),
     Lent(Slice),
@@ -49,7 +49,7 @@ struct Frame {
     body: Body,
 }
 
-/// What all streams of a rank share.
+/// The data that all streams of a rank share.
 pub(super) struct Own {
     pub(super) rank: Rank,
     pub(super) size: u32,
@@ -58,7 +58,7 @@ pub(super) struct Own {
 
 enum State {
     Apart,
-    /// Connecting, or in the greeting.
+    /// The stream is connecting, or in the greeting.
     Greeting {
         socket: OwnedFd,
         since: Instant,
@@ -74,7 +74,7 @@ enum Step {
     Connects,
     /// The part of the answer to the hello that has arrived.
     IsChallenged(Vec<u8>),
-    /// How many frames the other one has.
+    /// The part that has arrived of the count of frames that the other rank has.
     IsProven(Vec<u8>),
 }
 
@@ -83,30 +83,30 @@ pub(super) struct Link {
     to: Rank,
     kind: Kind,
     addresses: Vec<Address>,
-    /// The address to try, or that was reached.
+    /// The index of the address to try, or of the address that was reached.
     at: usize,
     state: State,
-    /// What the other rank has not said to have; the first has the number `first`.
+    /// The frames that the other rank has not acknowledged; the first has the number `first`.
     frames: VecDeque<Frame>,
     first: u64,
-    /// This many of them are written, and this many bytes of the next one.
+    /// How many of these frames have been written, and how many bytes of the next one.
     written: usize,
     offset: usize,
     counts: Vec<u8>,
-    /// Connections are tried again from then on.
+    /// The time from which on connections may be tried again.
     again: Instant,
     pause: Duration,
-    /// Since when it cannot be reached, and why.
+    /// The time since which the rank has been unreachable.
     apart_since: Option<Instant>,
     is_said: bool,
-    /// At which of the addresses it was reached last.
+    /// The index of the address at which the rank was last reached.
     reached: Option<usize>,
     pub(super) trouble: Option<String>,
     pub(super) is_gone: bool,
 }
 
 impl Link {
-    /// `reached`: which of the addresses another stream to that rank was made at.
+    /// `reached`: the index of the address at which another stream to that rank was made.
     pub(super) fn new(to: Rank, kind: Kind, addresses: Vec<Address>, reached: Option<usize>) -> Link {
         Link {
             to,
@@ -129,12 +129,12 @@ impl Link {
         }
     }
 
-    /// At which of the addresses the rank was reached.
+    /// The index of the address at which the rank was reached.
     pub(super) fn reached(&self) -> Option<usize> {
         self.reached
     }
 
-    /// Frames that the other rank has not said to have.
+    /// The number of frames that the other rank has not acknowledged.
     pub(super) fn unsent(&self) -> usize {
         self.frames.len()
     }
@@ -147,7 +147,7 @@ impl Link {
         }
     }
 
-    /// Moves everything along as far as it goes without waiting.
+    /// Advances the stream as far as possible without waiting.
     pub(super) fn advance(&mut self, own: &Own, epoll: &OwnedFd) {
         if self.frames.is_empty() {
             return;
@@ -173,7 +173,7 @@ impl Link {
                     random(&mut nonce);
                     let hello = Hello { from: own.rank, to: self.to, kind: self.kind, nonce };
                     let socket = call(&self.addresses[self.at])?;
-                    // Each change rings once; all that can be done is done at each turn.
+                    // Each change is reported once, so each turn does everything that can be done.
                     let changes = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
                     epoll::add(epoll, &socket, EventData::new_u64(A_LINK), changes)?;
                     self.state = State::Greeting { socket, since: Instant::now(), hello, step: Step::Connects };
@@ -207,10 +207,10 @@ impl Link {
         Ok(())
     }
 
-    /// The other rank has so many frames.
+    /// Releases frames: the other rank has received `count` in all.
     fn let_go(&mut self, count: u64) -> io::Result<()> {
         let gone = count.checked_sub(self.first).filter(|gone| *gone <= self.frames.len() as u64);
-        // More than were sent, or fewer than it had already: that is no rank of ours.
+        // More frames than were sent, or fewer than before: the other end is not a rank of ours.
         let gone = gone.ok_or(io::ErrorKind::InvalidData)? as usize;
         if gone > 0 {
             (self.pause, self.apart_since) = (PAUSE_MIN, None);
@@ -253,13 +253,13 @@ impl Link {
         Ok(())
     }
 
-    /// The connection has come to nothing, or to an end.
+    /// The connection could not be made, or has ended.
     fn break_off(&mut self, error: &io::Error) {
         let was_open = matches!(self.state, State::Open { .. });
         self.state = State::Apart;
         let address = self.addresses.get(self.at).map(Address::to_string).unwrap_or_default();
         let is_refused = error.kind() == io::ErrorKind::ConnectionRefused;
-        // Elsewhere it means nothing: that address may be one of this host.
+        // At any other address a refusal means nothing, because that address may be one of this host.
         if is_refused && self.reached == Some(self.at) {
             log::info!("event=rank-gone rank={} address={address:?}", self.to);
             self.is_gone = true;
@@ -269,7 +269,7 @@ impl Link {
         let since = *self.apart_since.get_or_insert(now);
         self.trouble = Some(format!("{address}: {error}"));
         if was_open {
-            // The same address again, at once; later each time if nothing gets through.
+            // The same address is tried again, with growing pauses if nothing gets through.
             log::info!("event=connection-lost rank={} address={address:?} error=\"{error}\"", self.to);
         } else {
             self.at += 1;
@@ -300,7 +300,7 @@ impl Link {
 enum Greeted {
     Goes,
     Waits,
-    /// The greeting is over: the other rank has so many frames.
+    /// The greeting is over: the other rank has received this many frames.
     Has(u64),
 }
 
@@ -342,7 +342,7 @@ fn greet(socket: &OwnedFd, own: &Own, hello: &Hello, step: &mut Step) -> io::Res
     Ok(Greeted::Goes)
 }
 
-/// Reads until there are so many bytes. False: not yet.
+/// Reads until `got` has `bytes` bytes. False: it does not have them yet.
 pub(super) fn fill(socket: &OwnedFd, got: &mut Vec<u8>, bytes: usize) -> io::Result<bool> {
     let mut rest = [0; 64];
     while got.len() < bytes {
@@ -355,10 +355,10 @@ pub(super) fn fill(socket: &OwnedFd, got: &mut Vec<u8>, bytes: usize) -> io::Res
     Ok(true)
 }
 
-/// What is there. `None`: nothing now.
+/// Reads what has arrived. `None`: nothing has arrived now.
 ///
 /// # Errors
-/// The other end has closed the connection, or what the system says.
+/// The other end has closed the connection, or the system reports an error.
 pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         return match net::recv(socket, &mut *bytes, RecvFlags::DONTWAIT) {
@@ -371,10 +371,10 @@ pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<Option<u
     }
 }
 
-/// Sends what finds room. `None`: nothing now.
+/// Sends as much as finds room. `None`: there is no room now.
 pub(super) fn send(socket: &OwnedFd, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
     loop {
-        // A broken connection is an error, and no signal: signals are the application's.
+        // A broken connection must cause an error and not a signal, because signals belong to the application.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         return match net::sendmsg(socket, parts, &mut SendAncillaryBuffer::default(), flags) {
             Ok(sent) => Ok(Some(sent)),
@@ -385,11 +385,11 @@ pub(super) fn send(socket: &OwnedFd, parts: &[IoSlice<'_>]) -> io::Result<Option
     }
 }
 
-/// Random bytes of the system.
+/// Fills `bytes` with random bytes from the system.
 pub(super) fn random(bytes: &mut [u8]) {
     let mut done = 0;
     while done < bytes.len() {
-        // Early in the life of a machine it may be interrupted; there is no other error.
+        // Early after a machine's boot the call may be interrupted; no other error is possible.
         done += rustix::rand::getrandom(&mut bytes[done..], rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
     }
 }

@@ -1,20 +1,20 @@
 //! The message layer of jobs whose MPI library allows only the application's thread to call it: our own streams.
 //!
-//! A session that can send only while the application is inside one of its calls commits late: a level that was written a second
-//! after the last call waits for the next one. With streams a thread of ours sends whenever there is something to send. Ranks of
-//! one node talk over sockets of the node, others over TCP. MPI is used once, to tell all ranks where the others listen, and
-//! a secret that they share ([`SocketComm::open`]).
+//! A session that can send only while the application is inside one of its calls commits late: a level that is written a second
+//! after the last call must wait for the next call. With streams, a thread of ours sends whenever there is something to send.
+//! Ranks of the same node talk over local sockets, and other ranks over TCP. MPI is used once, to tell all ranks where the
+//! others listen and which secret they share ([`SocketComm::open`]).
 //!
-//! Everything is done by the thread that calls, without waiting: [`Comm::receive`] looks which streams have something to read, and
-//! moves those along that have something to write. A stream goes one way and is made by the first thing that is sent there, so a
-//! rank has as many as it has partners: a few in the tree of the protocol, a few in its redundancy sets.
+//! The calling thread does everything, without waiting: [`Comm::receive`] checks which streams have something to read, and
+//! advances those that have something to write. A stream carries data in one direction, and is made when something is first sent
+//! that way. So a rank has as many streams as partners: a few in the tree of the protocol, and a few in its redundancy sets.
 //!
 //! | file | has |
 //! |---|---|
 //! | `wire` | greeting and frames, as bytes |
 //! | `places` | where a rank listens, and in which order its addresses are tried |
-//! | `link` | the stream to a rank: calls, greets, sends, and begins again where a broken one ended |
-//! | `inlet` | the stream of a rank that has called |
+//! | `link` | the stream to a rank: connects, greets, sends, and continues where a broken connection ended |
+//! | `inlet` | the stream from a rank that has connected |
 //! | `open` | how ranks find each other, and test whether they reach each other |
 #![forbid(unsafe_code)]
 
@@ -45,35 +45,35 @@ pub use open::{Opened, Wish};
 
 const TARGET: &str = "bivouac::comm::sockets";
 
-/// What to do where ranks do not reach each other.
+/// What users can do if ranks do not reach each other.
 pub const INSTEAD: &str = "let the nodes of a job reach each other by TCP, or set OMPI_MPI_THREAD_LEVEL=3 (Open MPI) or \
                            MPIR_CVAR_DEFAULT_THREAD_LEVEL=MPI_THREAD_MULTIPLE (MPICH)";
 
-/// Events that one look takes; the others come with the next one.
+/// The maximum number of events that one poll takes; the next poll takes the others.
 const EVENTS: usize = 64;
-/// Frames taken from one stream before the others have their turn.
+/// The maximum number of frames taken from one stream before the others have their turn.
 const FRAMES_PER_TURN: usize = 32;
-/// Callers that have not proven who they are: so many at once, and each for so long.
+/// The limits for callers that have not proven who they are: how many there may be at once, and how long each may take.
 const STRANGERS_MAX: usize = 256;
 const STRANGER_LIMIT: Duration = Duration::from_secs(5);
-/// Pause between two looks while `quiesce` waits.
+/// The pause between two polls while `quiesce` waits.
 const PAUSE: Duration = Duration::from_micros(50);
-/// What the events of streams are numbered from; those of listening sockets have smaller numbers.
+/// The number of the first stream in epoll events; listening sockets have smaller numbers.
 const FIRST_INLET: u64 = 16;
-/// The number of all streams that this rank has made: each turn moves them all along.
+/// The number, in epoll events, of all streams that this rank has made: each turn advances all of them.
 const A_LINK: u64 = 15;
 
-/// How many ranks the end of a conversation passes on to.
+/// The maximum number of ranks to which a rank passes on the end of the conversation.
 const FAN_OUT: u32 = 8;
 
-/// The rank above this one on the way to rank 0, and those below it.
+/// The rank above this one on the way to rank 0, and the ranks below it.
 fn tree(rank: u32, size: u32) -> (Option<Rank>, impl Iterator<Item = Rank>) {
     let first = u64::from(rank) * u64::from(FAN_OUT) + 1;
     let below = (first..first + u64::from(FAN_OUT)).filter(move |below| *below < u64::from(size));
     (rank.checked_sub(1).map(|before| Rank(before / FAN_OUT)), below.map(|below| Rank(below as u32)))
 }
 
-/// How far this end is on its way out.
+/// How far this end has been closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
     Open,
@@ -81,14 +81,14 @@ enum Life {
     Closed,
 }
 
-/// What has come from one rank in one kind of stream.
+/// The frames that have arrived from one rank over one kind of stream.
 #[derive(Default)]
 struct Source {
     frames: u64,
     inlet: Option<u64>,
 }
 
-/// One rank's end of a group that talks over streams.
+/// One rank's end of a group of ranks that talks over streams.
 ///
 /// Dropping it closes its streams, as the end of a process would.
 pub struct SocketComm {
@@ -105,11 +105,11 @@ pub struct SocketComm {
     links: BTreeMap<(Rank, Kind), Link>,
     inbox: VecDeque<(Rank, Vec<u8>)>,
     parcels: VecDeque<Parcel>,
-    /// Parcels to this rank itself that have found no room yet.
+    /// Parcels to this rank itself for which there has been no room yet.
     own_parcels: VecDeque<(Label, Slice)>,
     pool: Pool,
     life: Life,
-    /// How many of the ranks below have said that all they sent has arrived.
+    /// The number of ranks below that have reported that everything they sent has arrived.
     all_sent_below: usize,
     is_over: bool,
 }
@@ -150,10 +150,10 @@ impl SocketComm {
         if self.life == Life::Closed { Err(self.closed()) } else { Ok(()) }
     }
 
-    /// One turn of everything.
+    /// Handles everything that can be done without waiting.
     fn turn(&mut self) {
         let mut events = Vec::with_capacity(EVENTS);
-        // A signal may interrupt it. What is there is there at the next turn, too.
+        // A signal may interrupt the call; the next turn then sees the same events.
         let _ = epoll::wait(
             &self.epoll,
             rustix::buffer::spare_capacity(&mut events),
@@ -174,7 +174,7 @@ impl SocketComm {
         self.pool.tidy();
     }
 
-    /// Takes up those who call.
+    /// Accepts a caller.
     fn take_up(&mut self, ear: usize) {
         let Some(ear) = self.ears.get(ear) else { return };
         let Ok(Some(socket)) = places::answer(ear) else { return };
@@ -195,19 +195,20 @@ impl SocketComm {
 
     fn drop_inlet(&mut self, number: u64) {
         if let Some(inlet) = self.inlets.remove(&number) {
-            // Also where a forked child has the socket still, which would be looked at for ever.
+            // The socket is removed explicitly, because a forked child may still hold it, and epoll would report its
+            // events forever.
             let _ = epoll::delete(&self.epoll, &inlet.socket);
         }
     }
 
-    /// Is there room for one parcel more, beside those that are arriving?
+    /// Is there room for one more parcel, in addition to those that are arriving?
     fn has_room(&self) -> bool {
         let arriving =
             self.inlets.values().filter(|inlet| inlet.is_amid() && matches!(inlet.of(), Some((_, Kind::Parcels))));
         self.life == Life::Leaving || self.parcels.len() + arriving.count() < PARCELS_AT_ONCE
     }
 
-    /// Reads on in a stream.
+    /// Continues to read from a stream.
     fn hear(&mut self, number: u64) {
         for _ in 0..FRAMES_PER_TURN {
             let has_room = self.has_room();
@@ -248,7 +249,7 @@ impl SocketComm {
             (Kind::Parcels, _) if self.life == Life::Open => {
                 self.parcels.push_back(Parcel { from, label: head.label, bytes: body });
             }
-            // Nobody takes anything any more.
+            // After the end, nothing is delivered any more.
             (Kind::Messages, Purpose::Message) => {}
             (Kind::Parcels, _) => self.pool.put(body),
         }
@@ -296,7 +297,7 @@ impl SocketComm {
         self.links.iter().filter(|((_, of), _)| *of == kind).map(|(_, link)| link.unsent()).sum()
     }
 
-    /// Why ranks could not be reached yet.
+    /// The reasons why ranks cannot be reached.
     fn troubles(&self) -> Vec<String> {
         let troubles = self.links.iter().filter_map(|((to, _), link)| Some((to, link.trouble.as_ref()?)));
         troubles.map(|(to, trouble)| format!("rank {} cannot reach rank {to}: {trouble}", self.own.rank)).collect()
@@ -343,7 +344,7 @@ impl Comm for SocketComm {
         }
     }
 
-    /// Those that have left and of which the other rank has not said that it has them count, too.
+    /// Messages that have left but that the other rank has not acknowledged count as unfinished, too.
     fn unfinished(&self) -> usize {
         self.unsent(Kind::Messages)
     }
@@ -371,7 +372,7 @@ impl Comm for SocketComm {
         let had_messages = !self.inbox.is_empty();
         self.turn();
         if !had_messages && !self.inbox.is_empty() {
-            // Whoever looks for parcels last does not sleep on messages that came with them.
+            // A caller that looks for parcels last must not sleep while messages that arrived with them wait.
             self.bell.remind();
         }
         Ok(self.parcels.pop_front())
@@ -391,7 +392,8 @@ impl Comm for SocketComm {
         Some(self.bell.clone())
     }
 
-    /// Up the tree goes the word that all that was sent has arrived, and down that this holds for all ranks.
+    /// Each rank tells the rank above it that everything sent at or below it has arrived; rank 0 then tells all ranks,
+    /// down the tree, that this holds for all of them.
     fn quiesce(&mut self, limit: Duration) -> Result<bool, CommError> {
         self.alive()?;
         if self.life == Life::Leaving {

@@ -1,4 +1,4 @@
-//! How ranks that know each other by another message layer come to talk over streams.
+//! How ranks that already communicate through another message layer set up streams.
 #![forbid(unsafe_code)]
 
 use super::link::{Own, random};
@@ -11,38 +11,39 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// What a rank says first.
+/// The first byte of a rank's message, which states its wish.
 const NEEDS: u8 = 1;
 const GOES_ALONG: u8 = 2;
 const REFUSES: u8 = 3;
 const CANNOT: u8 = 4;
-/// How a reason ends that is none.
+/// The end of a failure text that gives no reason.
 const SILENCE: &str = "in vain";
-/// How long ranks try to reach each other: for several addresses at which nobody answers, or a machine that is very busy.
+/// How long ranks try to reach each other. This suffices for several addresses at which nothing answers, or for a very
+/// busy machine.
 const TRIAL_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a rank thinks of streams.
+/// Whether a rank wants streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
-    /// It needs them.
+    /// The rank needs streams.
     Need,
-    /// It goes along.
+    /// The rank accepts whatever the others want.
     Whatever,
-    /// It wants none.
+    /// The rank refuses streams.
     Refuse,
 }
 
-/// What came of [`SocketComm::open`]: the same on all ranks.
+/// The result of [`SocketComm::open`], the same on all ranks.
 pub enum Opened {
     /// The ranks reach each other.
     Streams(Box<SocketComm>),
     /// No rank needs streams, or one refuses.
     NotWanted,
-    /// The ranks do not reach each other, and why.
+    /// The ranks do not reach each other, for this reason.
     Unreachable(String),
 }
 
-/// Something that each rank says: its rank, how many bytes, the bytes.
+/// Encodes a list of statements: for each the rank that makes it, the number of bytes, and the bytes.
 fn encode(said: &[(Rank, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (rank, text) in said {
@@ -65,11 +66,11 @@ fn decode(mut bytes: &[u8]) -> Option<Vec<(Rank, Vec<u8>)>> {
     Some(said)
 }
 
-/// What ranks say to each other over the other message layer, up and down a tree.
+/// The exchange of the ranks over the other message layer, up and down a tree.
 struct Talk<'a> {
     base: &'a mut dyn Comm,
     deadline: Instant,
-    /// Messages of ranks that have heard the last word and continue already.
+    /// Messages of ranks that have already received the final message of the exchange and have continued.
     early: Vec<(Rank, Vec<u8>)>,
 }
 
@@ -100,7 +101,8 @@ impl Talk<'_> {
         }
     }
 
-    /// On rank 0 what all ranks say, in the order of the ranks; elsewhere what this rank and those below it say.
+    /// Returns the statements of all ranks, in the order of the ranks, on rank 0; elsewhere those of this rank and of
+    /// the ranks below it.
     fn gather(&mut self, own: Vec<u8>) -> Result<Vec<(Rank, Vec<u8>)>, CommError> {
         let (above, below) = tree(self.base.rank().0, self.base.size());
         let mut said = vec![(self.base.rank(), own)];
@@ -115,7 +117,7 @@ impl Talk<'_> {
         Ok(said)
     }
 
-    /// What rank 0 says, on all ranks.
+    /// Passes the word of rank 0 to all ranks, and returns it.
     fn spread(&mut self, word: Vec<u8>) -> Result<Vec<u8>, CommError> {
         let (above, below) = tree(self.base.rank().0, self.base.size());
         let word = if let Some(above) = above { self.next(&[above])? } else { word };
@@ -127,17 +129,17 @@ impl Talk<'_> {
 }
 
 impl SocketComm {
-    /// Makes streams between the ranks of another message layer, and tries them, if ranks need them and none refuses. What that
-    /// layer is asked for is over when this returns.
+    /// Makes streams between the ranks of another message layer and tries them, if a rank needs them and none refuses. When
+    /// this returns, the exchange over that layer is over.
     ///
     /// # Collective
     /// All ranks of `base`.
     ///
     /// # Blocking
-    /// Until all ranks have called, at most for `limit`, and then for the trial, a few seconds at most.
+    /// Until all ranks have called, for at most `limit`; then for the trial, which takes a few seconds at most.
     ///
     /// # Errors
-    /// What the other message layer reports; [`CommError::Absent`] if ranks do not take part in time.
+    /// What the other message layer reports; [`CommError::Absent`] if ranks do not call in time.
     pub fn open(base: &mut dyn Comm, wish: Wish, limit: Duration) -> Result<Opened, CommError> {
         let mut name = [0; 16];
         random(&mut name);
@@ -182,10 +184,10 @@ impl SocketComm {
             (_, Err(why)) => Err(why),
         };
         let tried = made.and_then(|mut comm| comm.try_out().map(|()| comm));
-        // The trial of others may begin and end later.
+        // Other ranks may begin and end their trial later.
         talk.deadline += 2 * TRIAL_LIMIT;
         let failed = talk.gather(tried.as_ref().err().map(|why| why.clone().into_bytes()).unwrap_or_default())?;
-        // Who does not hear from somebody does not know why.
+        // A rank that merely did not hear from another rank does not know the reason, so its text comes last.
         let knows_why = |why: &Vec<u8>| !why.ends_with(SILENCE.as_bytes());
         let mut failed: Vec<Vec<u8>> = failed.into_iter().map(|(_, why)| why).filter(|why| !why.is_empty()).collect();
         failed.sort_by_key(|why| !knows_why(why));
@@ -196,7 +198,8 @@ impl SocketComm {
         })
     }
 
-    /// Sends something to ranks that stand for all others: the neighbours by number, and in the tree.
+    /// Exchanges a message with ranks that represent all others: the neighbours by number, and the neighbours in the
+    /// tree.
     fn try_out(&mut self) -> Result<(), String> {
         let (rank, size) = (self.own.rank.0, self.own.size);
         let (above, below) = tree(rank, size);

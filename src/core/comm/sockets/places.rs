@@ -1,4 +1,4 @@
-//! Where a rank listens, and where it can be called.
+//! Where a rank listens, and at which addresses it can be reached.
 #![forbid(unsafe_code)]
 
 use rustix::net::{self, AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, ipproto, sockopt};
@@ -7,17 +7,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Callers that the system keeps until they are taken up. The kernel cuts it to its own limit.
+/// How many waiting callers the system keeps until they are accepted. The kernel reduces this to its own limit.
 const BACKLOG: i32 = 4096;
-/// A connection whose other end is silent for so long is cut, and made again.
+/// After this time a connection whose other end is silent is cut, and is then made again.
 const SILENCE: Duration = Duration::from_secs(20);
-/// Addresses of a rank, at most: a host may have hundreds, nearly all of containers.
+/// The maximum number of addresses of a rank: a host may have hundreds, nearly all of them of containers.
 const ADDRESSES_MAX: usize = 32;
 
-/// Where a rank can be called.
+/// An address at which a rank can be reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Address {
-    /// The abstract name of a socket of the same node.
+    /// The abstract name of a socket on the same node.
     Node(Vec<u8>),
     Ip(SocketAddr),
 }
@@ -31,16 +31,16 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// All places of one rank.
+/// All addresses of one rank.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Card {
     pub(super) name: Vec<u8>,
-    /// 0: it does not listen to other nodes.
+    /// The TCP port. 0: the rank does not listen to other nodes.
     pub(super) port: u16,
     pub(super) addresses: Vec<IpAddr>,
 }
 
-/// A network that this host is in.
+/// A network to which this host belongs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Network {
     address: IpAddr,
@@ -88,7 +88,8 @@ impl Card {
         bytes.is_empty().then(|| Card { name: name.to_vec(), port, addresses })
     }
 
-    /// Where to call it, the best place first: a socket of the same node, then addresses in networks of this host, then others.
+    /// The addresses at which to call the rank, best first: a socket of the same node, then addresses in networks of this host,
+    /// then others.
     pub(super) fn addresses(&self, is_on_this_node: bool, own: &[Network]) -> Vec<Address> {
         let name = Some(Address::Node(self.name.clone())).filter(|_| is_on_this_node && !self.name.is_empty());
         let mut addresses = self.addresses.clone();
@@ -105,7 +106,8 @@ fn take<'a, const N: usize>(bytes: &mut &'a [u8]) -> Option<&'a [u8; N]> {
     Some(first)
 }
 
-/// This host's addresses that others may reach, and the networks that they are in. Loopback alone if there is nothing else.
+/// This host's addresses that other hosts may reach, and the networks of these addresses. Only loopback if the host has no
+/// other address.
 pub(super) fn own_networks() -> Vec<Network> {
     let all: Vec<Network> =
         nix::ifaddrs::getifaddrs().map(|all| all.filter_map(|one| network(&one)).collect()).unwrap_or_default();
@@ -119,24 +121,24 @@ fn network(interface: &nix::ifaddrs::InterfaceAddress) -> Option<Network> {
         four.or_else(|| storage.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
     };
     let address = ip(interface.address.as_ref()?)?;
-    // An address that means something on its link alone says nothing to others.
+    // A link-local address is meaningless to hosts on other links.
     let is_of_link = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
     let mask = interface.netmask.as_ref().and_then(ip).map_or(u128::MAX, bits);
     let is_up = interface.flags.contains(nix::net::if_::InterfaceFlags::IFF_UP);
     (is_up && !is_of_link).then_some(Network { address, mask })
 }
 
-/// What a rank listens with.
+/// The sockets with which a rank listens, and the addresses that it announces.
 pub(super) struct Ears {
     pub(super) sockets: Vec<OwnedFd>,
     pub(super) card: Card,
     pub(super) networks: Vec<Network>,
 }
 
-/// Listens for ranks of this node, and for those of others.
+/// Listens for ranks of this node, and for ranks of other nodes.
 ///
 /// # Errors
-/// What the system says. A host without TCP listens to its own node alone.
+/// What the system reports. A host without TCP listens only to its own node.
 pub(super) fn listen(name: [u8; 16]) -> io::Result<Ears> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let name =
@@ -147,7 +149,7 @@ pub(super) fn listen(name: [u8; 16]) -> io::Result<Ears> {
     net::listen(&here, BACKLOG)?;
     let networks = own_networks();
     let mut ears = Ears { sockets: vec![here], card: Card { name, ..Card::default() }, networks };
-    // With both kinds of addresses in one socket where the host has version 6.
+    // If the host has IPv6, one socket takes both kinds of addresses.
     let any = [
         (AddressFamily::INET6, IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
         (AddressFamily::INET, IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
@@ -175,7 +177,7 @@ fn listen_at(family: AddressFamily, address: IpAddr, flags: SocketFlags) -> io::
     Ok((socket, bound.port()))
 }
 
-/// Begins to connect. The socket can be written to when that has ended, either way.
+/// Begins to connect. The socket becomes writable when the attempt has succeeded or failed.
 pub(super) fn call(address: &Address) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (socket, begun) = match address {
@@ -198,7 +200,7 @@ pub(super) fn call(address: &Address) -> io::Result<OwnedFd> {
     }
 }
 
-/// Takes up a caller, if there is one.
+/// Accepts a caller, if there is one.
 pub(super) fn answer(ear: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     match net::accept_with(ear, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
         Ok(socket) => {
@@ -214,7 +216,8 @@ pub(super) fn answer(ear: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Best effort: without these it is slower to send, and slower to notice that the other end has gone without a word.
+/// Sets options on a best-effort basis. Without them, sending is slower, and so is noticing that the other end has
+/// vanished silently.
 fn set_up(socket: &OwnedFd) {
     let _ = sockopt::set_tcp_nodelay(socket, true);
     let _ = sockopt::set_socket_keepalive(socket, true);

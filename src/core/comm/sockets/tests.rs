@@ -16,7 +16,7 @@ fn name() -> [u8; 16] {
     name
 }
 
-/// What each rank gets when ranks on these nodes open streams, with changed places to listen at.
+/// What each rank gets when ranks on these nodes open streams, after `change` has altered where they listen.
 fn opened(nodes: &[u32], change: impl Fn(u32, &mut Ears) + Sync) -> Vec<Opened> {
     let open = |mut base: ThreadComm| {
         let mut ears = listen(name()).expect("it can listen");
@@ -52,7 +52,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Connections break at random moments, at either end, in the middle of frames and of greetings.
+/// Connections break at random moments, at either end, and in the middle of frames and of greetings.
 #[test]
 fn nothing_is_lost_doubled_or_exchanged_when_connections_break() {
     const MESSAGES: u64 = 400;
@@ -63,7 +63,8 @@ fn nothing_is_lost_doubled_or_exchanged_when_connections_break() {
         let body: SharedBytes = Arc::new((0..300_000u32).map(|at| at as u8).collect::<Vec<u8>>());
         let (mut sent, mut heard, mut taken, mut cuts) = (0, 0, 0, 0);
         until("all arrives", || {
-            // How many are under way when a connection is cut depends on the machine: a fast one sends more of them.
+            // The number of messages under way when a connection is cut depends on the machine. On a fast one, more
+            // messages are sent before there have been enough cuts.
             if sent < MESSAGES || cuts < CUTS {
                 let bytes = [&sent.to_le_bytes()[..], &vec![7; rng.below(20_000) as usize]].concat();
                 a.send(Rank(1), &bytes).expect("open");
@@ -101,7 +102,7 @@ fn nothing_is_lost_doubled_or_exchanged_when_connections_break() {
     }
 }
 
-/// What is for a rank that has ended vanishes, also what waits; and what is lent comes back.
+/// Messages and parcels for a rank that has ended vanish, including those that wait, and lent memory is given back.
 #[test]
 fn what_is_for_a_rank_that_has_ended_vanishes() {
     for nodes in [[0, 0], [0, 1]] {
@@ -122,15 +123,15 @@ fn what_is_for_a_rank_that_has_ended_vanishes() {
     }
 }
 
-/// Addresses that nobody answers at, or somebody else, come before the right one: those of containers, for example, which are
-/// the same on all hosts.
+/// Addresses at which nobody answers, or a process that is not a rank, come before the right one. Examples are addresses of
+/// containers, which are the same on all hosts.
 #[test]
 fn addresses_that_lead_nowhere_or_elsewhere_are_passed_over() {
-    // It takes a call, and does not know the secret.
+    // This listener accepts a call, but does not know the secret.
     let nonsense = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let all = opened(&[0, 1], |_, ears| {
         let right = ears.card.addresses.clone();
-        // Of the networks for documentation: nobody is there.
+        // This address is from the networks reserved for documentation, so nobody answers there.
         ears.card.addresses = vec![IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))];
         ears.card.addresses.extend(right);
     });
@@ -139,7 +140,7 @@ fn addresses_that_lead_nowhere_or_elsewhere_are_passed_over() {
     let right = all[0].cards[1].addresses(false, &all[0].networks);
     let addresses = [vec![Address::Ip(at)], right].concat();
     all[0].links.insert((Rank(1), Kind::Messages), Link::new(Rank(1), Kind::Messages, addresses, None));
-    // The new stream counts from 0, as the first one does.
+    // The new stream counts from 0, as the first one did.
     all[1].sources.clear();
     all[0].send(Rank(1), b"there").expect("open");
     let (mut stranger, _) = nonsense.accept().expect("it was called");
@@ -182,7 +183,8 @@ fn streams_are_made_where_a_rank_needs_them_and_none_refuses() {
                         Opened::NotWanted => assert!(!are_made, "{wishes:?}"),
                         Opened::Unreachable(why) => panic!("{wishes:?}: {why}"),
                     }
-                    // What ranks that have heard it say to others at once is theirs.
+                    // Messages that ranks send over `base` as soon as they know the result must reach the application,
+                    // and not the exchange.
                     let rank = base.rank().0;
                     (0..3).for_each(|to| base.send(Rank(to), &[7, rank as u8]).expect("open"));
                     let mut heard = Vec::new();
@@ -198,7 +200,8 @@ fn streams_are_made_where_a_rank_needs_them_and_none_refuses() {
     }
 }
 
-/// Others of the network call: silent ones, talkers of nonsense, ranks of another group, one that has seen a greeting.
+/// Other processes of the network call: silent ones, some that talk nonsense, ranks of another group, one that has seen
+/// a greeting.
 #[test]
 fn strangers_are_turned_away_and_hold_up_nobody() {
     let (mut a, mut b) = pair([0, 1]);
@@ -207,7 +210,7 @@ fn strangers_are_turned_away_and_hold_up_nobody() {
     let silent: Vec<TcpStream> = (0..20).map(|_| call()).collect();
     let mut noisy = call();
     noisy.write_all(&[0xff; 5000]).expect("sent");
-    // A hello of the right group, without the secret: what comes back does not help to answer it.
+    // A hello of the right group, but without the secret: the challenge does not help the liar to answer it.
     let hello = Hello { from: Rank(0), to: Rank(1), kind: Kind::Messages, nonce: [1; 16] };
     let without = Group { secret: [0; 32], ..b.own.group };
     let mut liar = call();
@@ -245,7 +248,7 @@ fn who_listens_is_woken_by_messages_also_by_those_that_came_with_a_look_for_parc
     let (mut a, mut b) = pair([0, 1]);
     let bell = b.bell().expect("sockets have one");
     let started = Instant::now();
-    // The greeting of the stream rings, too.
+    // The greeting of the stream also rings.
     let listen = || {
         bell.listen(2 * LIMIT, || false);
         assert!(started.elapsed() < LIMIT, "it was slept over");
@@ -261,7 +264,7 @@ fn who_listens_is_woken_by_messages_also_by_those_that_came_with_a_look_for_parc
         while b.receive().expect("alive").is_none() {
             listen();
         }
-        // The other rank waits for the word that it has come.
+        // The other rank waits for the acknowledgement of the message.
         b.receive().expect("alive");
     });
     a.send(Rank(1), b"second").expect("sent");

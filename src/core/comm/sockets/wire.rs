@@ -1,18 +1,20 @@
-//! What goes over a stream: who is there, then frames one way and numbers back.
+//! The bytes on a stream: first a greeting, then frames in one direction and counts in the other.
 //!
 //! A stream is made by the rank that sends. Its greeting proves to both ends that the other one knows the group's secret,
-//! without telling it: any process of the network may listen where a rank once did, or call it.
+//! without revealing it. This matters because any process in the network may listen where a rank once listened, or call a
+//! rank.
 //!
 //! | from | bytes |
 //! |---|---|
 //! | caller | [`Hello`] |
 //! | called | a random number, and a keyed hash of the hello and that number |
 //! | caller | another keyed hash of the same |
-//! | called | how many frames of this stream it has: where the caller continues |
+//! | called | how many frames of this stream it has; the caller continues there |
 //! | caller | frames |
 //! | called | how many frames it has, now and then |
 //!
-//! What follows the greeting is not protected: who can change the packets of a connection can change its frames.
+//! The bytes after the greeting are not protected: anybody who can change the packets of a connection can change its
+//! frames.
 #![forbid(unsafe_code)]
 
 use super::super::{Label, MAX_MESSAGE_BYTES, MAX_PARCEL_BYTES};
@@ -20,16 +22,16 @@ use crate::base::Rank;
 
 const MAGIC: [u8; 8] = *b"bvk-sock";
 
-/// Bytes of a [`Hello`].
+/// The length of a [`Hello`] in bytes.
 pub(super) const HELLO_BYTES: usize = 8 + 16 + 4 + 4 + 1 + 16;
-/// Bytes of the answer to it.
+/// The length of the answer to a hello in bytes.
 pub(super) const CHALLENGE_BYTES: usize = 16 + 32;
-/// Bytes of the answer to that.
+/// The length of the answer to a challenge in bytes.
 pub(super) const PROOF_BYTES: usize = 32;
-/// Bytes of a count of frames.
+/// The length of a count of frames in bytes.
 pub(super) const COUNT_BYTES: usize = 8;
 
-/// What a stream carries. Parcels that nobody takes must not hold up messages, so each has a stream of its own.
+/// The content of a stream. Parcels that are not taken must not delay messages, so each kind has a stream of its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Kind {
     Messages,
@@ -37,7 +39,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Bytes of the head of a frame.
+    /// The length of the head of a frame in bytes.
     pub(super) fn head_bytes(self) -> usize {
         match self {
             Kind::Messages => 8 + 4 + 1,
@@ -46,36 +48,36 @@ impl Kind {
     }
 }
 
-/// What a message is for.
+/// The purpose of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
-    /// The caller of the message layer wants it.
+    /// It is for the caller of the message layer.
     Message,
-    /// All that the sender, and the ranks below it, have sent has arrived.
+    /// It says that everything that the sender, and the ranks below it, have sent has arrived.
     AllSent,
-    /// That holds for all ranks.
+    /// It says that everything that any rank has sent has arrived.
     Over,
 }
 
-/// What all ranks of a group know, and nobody else.
+/// The data that all ranks of a group know, and nobody else.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
-    /// Tells groups apart; no secret.
+    /// Distinguishes groups; it is not secret.
     pub(super) id: [u8; 16],
     pub(super) secret: [u8; 32],
 }
 
-/// The first words of the one who calls.
+/// The first bytes that a caller sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Hello {
     pub(super) from: Rank,
     pub(super) to: Rank,
     pub(super) kind: Kind,
-    /// Random: no answer fits twice.
+    /// A random number, so that no old answer fits.
     pub(super) nonce: [u8; 16],
 }
 
-/// Who proves something. The two proofs differ, so that nobody can send one back.
+/// The side that proves something. The two proofs differ, so that neither side can send back the other's.
 #[derive(Clone, Copy)]
 pub(super) enum Side {
     Called,
@@ -97,7 +99,7 @@ impl Hello {
         bytes
     }
 
-    /// `None`: this is no hello to that rank of the group.
+    /// `None`: these bytes are not a hello to this rank of the group.
     pub(super) fn decode(bytes: &[u8; HELLO_BYTES], group: &Group, own: Rank, size: u32) -> Option<Hello> {
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let kind = match bytes[32] {
@@ -112,7 +114,7 @@ impl Hello {
         is_ours.then_some(hello)
     }
 
-    /// What proves that a side knows the secret. Compared in constant time.
+    /// The proof that a side knows the secret. It is compared in constant time.
     pub(super) fn proof(&self, group: &Group, side: Side, nonce: &[u8; 16]) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&group.secret);
         hasher.update(match side {
@@ -131,9 +133,9 @@ pub(super) struct Head {
     /// The number of the frame in its stream, from 0.
     pub(super) number: u64,
     pub(super) length: usize,
-    /// Of a message.
+    /// The purpose, if this is the head of a message.
     pub(super) purpose: Purpose,
-    /// Of a parcel.
+    /// The label, if this is the head of a parcel.
     pub(super) label: Label,
 }
 
@@ -152,7 +154,7 @@ impl Head {
         bytes
     }
 
-    /// `None`: this is no head.
+    /// `None`: the bytes are not a valid head.
     pub(super) fn decode(bytes: &[u8], kind: Kind) -> Option<Head> {
         let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let length = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?) as usize;

@@ -1,5 +1,5 @@
-//! The work of a cell's owner: ranks tell it about the numbers of its cells, and it finds whether each has one owner, and who gets it from
-//! where.
+//! The work of a cell's owner: ranks tell it about the numbers in its cells, and it finds out whether each number has one owner, and which
+//! rank gets it from where.
 
 use super::windows::{CELL, Stretch, Windows};
 use crate::base::Rank;
@@ -7,12 +7,12 @@ use crate::decomposition::run::Run;
 use crate::format::numbers;
 use std::collections::BTreeMap;
 
-/// The approximate length of a post in bytes. More goes into several.
+/// The approximate length of a post in bytes. Longer content is split over several posts.
 const POST_BYTES: usize = 64 << 10;
 /// The maximum number of bytes of a stretch in a post.
 const STRETCH_BYTES: usize = 30;
 
-/// What a rank says about some numbers.
+/// A rank's statement about some numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Said {
     /// They are in the list of this rank, or old rank, for which the sender speaks.
@@ -21,7 +21,7 @@ pub enum Said {
     Wants,
 }
 
-/// Posts in which a rank says that about stretches, which are sorted.
+/// Posts with which a rank makes this statement about stretches, which are sorted.
 pub fn posts(said: Said, stretches: &[Stretch]) -> impl Iterator<Item = Vec<u8>> + '_ {
     stretches.chunks(POST_BYTES / STRETCH_BYTES).map(move |some| {
         let mut bytes = Vec::new();
@@ -41,7 +41,7 @@ pub fn posts(said: Said, stretches: &[Stretch]) -> impl Iterator<Item = Vec<u8>>
     })
 }
 
-/// Posts to the owners of stretches, in which a rank says that about them.
+/// Posts with which a rank makes this statement about stretches to their owners.
 pub fn told(by_owner: BTreeMap<Rank, Vec<Stretch>>, said: Said) -> Vec<(Rank, Vec<u8>)> {
     let mut all = Vec::new();
     for (owner, stretches) in by_owner {
@@ -56,11 +56,11 @@ struct Offered {
     stretch: Stretch,
     /// The rank whose list it is.
     of: Rank,
-    /// The rank that has said so.
+    /// The rank that made the statement.
     reader: Rank,
 }
 
-// Windows are cut by it.
+// The number of windows is based on these sizes.
 const _: () = assert!(size_of::<Offered>() <= 32 && size_of::<(Stretch, Rank)>() <= 32);
 
 /// A mistake in the numbers.
@@ -68,15 +68,15 @@ const _: () = assert!(size_of::<Offered>() <= 32 && size_of::<(Stretch, Rank)>()
 pub enum Wrong {
     /// Two ranks have a number: the first such number, and the ranks.
     Twice(u64, Rank, Rank),
-    /// A rank wants a number, and nobody has it.
+    /// A rank wants a number, and no rank has it.
     Missing(u64, Rank),
-    /// Nobody has the numbers from the first up to the second.
+    /// No rank has the numbers from the first up to the second.
     Gap(u64, u64),
 }
 
 impl Wrong {
-    /// The mistake as bytes, of which the greatest are those to be reported: numbers that two have before numbers that nobody has, then the
-    /// lowest number.
+    /// The mistake as bytes, ordered so that the greatest bytes are those to be reported: numbers that two ranks have before numbers that
+    /// no rank has, and then the lowest number.
     pub fn to_bytes(self) -> Vec<u8> {
         let (kind, number, rest) = match self {
             Wrong::Twice(number, one, other) => (2u8, number, u64::from(one.0) << 32 | u64::from(other.0)),
@@ -147,8 +147,7 @@ impl Counter {
         Counter { windows, place: (window, rank), total, has: Vec::new(), wants: Vec::new() }
     }
 
-    /// Takes a post of a rank; `None` if it is truncated, or is about a cell of another rank or window, or about numbers that no element
-    /// has.
+    /// Takes a post of a rank; `None` if it is truncated, or concerns a cell of another rank or window, or numbers that no element has.
     pub fn take(&mut self, from: Rank, mut bytes: &[u8]) -> Option<()> {
         let said = match numbers::take(&mut bytes)? {
             0 => Said::Wants,
@@ -176,7 +175,7 @@ impl Counter {
     /// Looks at all posts, after all have arrived: the first number that two ranks have, if there is one.
     pub fn twice(&mut self) -> Option<Wrong> {
         self.has.sort_unstable();
-        // The one that reaches farthest so far.
+        // The offer that reaches farthest so far.
         let mut before: Option<Offered> = None;
         for offered in &self.has {
             match before {
@@ -190,8 +189,8 @@ impl Counter {
         None
     }
 
-    /// The first numbers below `end` that nobody has, in this rank's cells of the window, if [`Counter::twice`] has found nothing. If the
-    /// lists have `end` numbers together, and not all, the first missing number is not above `end`.
+    /// The first numbers below `end` that no rank has, in this rank's cells of the window, if [`Counter::twice`] has found nothing. If
+    /// the lists have `end` numbers in total, but not all numbers of the array, the first missing number is not above `end`.
     pub fn first_gap(&self, end: u64) -> Option<Wrong> {
         let end = end.saturating_add(1).min(self.total);
         let cells = (0..end.div_ceil(CELL)).filter(|cell| self.windows.place(cell * CELL) == self.place);
@@ -211,10 +210,10 @@ impl Counter {
         None
     }
 
-    /// Matches the wanted numbers with those that are there, if [`Counter::twice`] has found nothing.
+    /// Matches the wanted numbers with the numbers that ranks have, if [`Counter::twice`] has found nothing.
     ///
     /// # Errors
-    /// The first number that is wanted and that nobody has.
+    /// The first number that is wanted but that no rank has.
     pub fn join(&mut self) -> Result<Joined, Wrong> {
         self.wants.sort_unstable();
         let mut joined = Joined::default();
@@ -249,7 +248,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// Lists of ranks, and what all of them find of them in each window, without messages. Old rank s is read by rank s modulo their number.
+    /// The counters of all ranks and windows after they have received the statements about these lists, without messages. Old rank s is
+    /// read by rank s modulo the number of ranks.
     fn all(total: u64, has: &[Vec<u64>], wants: &[Vec<u64>], numbers: u64) -> Vec<Counter> {
         let ranks = wants.len().max(1) as u32;
         let windows = Windows::new(numbers, ranks);
@@ -281,14 +281,14 @@ mod tests {
         found.map(|bytes| Wrong::of_bytes(&bytes).expect("a finding"))
     }
 
-    /// Numbers of an array in an order that is given by keys, cut into lists.
+    /// The numbers of an array, in an order that the keys determine, cut into lists.
     fn dealt(total: u64, keys: &[u64], ranks: usize) -> Vec<Vec<u64>> {
         let key = |number: u64| keys[number as usize % keys.len()].wrapping_mul(number | 1) % 1_000_003;
         let mut order: Vec<u64> = (0..total).collect();
         order.sort_by_key(|number| (key(*number / 5), *number));
         let mut lists = vec![Vec::new(); ranks];
         for (at, number) in (0u64..).zip(order) {
-            // Some ranks have none.
+            // Some ranks get no numbers.
             lists[(keys[(at / 50) as usize % keys.len()] % ranks as u64) as usize].push(number);
         }
         lists
@@ -324,7 +324,7 @@ mod tests {
             let found = proved(total, &lists, is_sparse, numbers);
             match (twice, gap) {
                 (Some(number), _) => {
-                    // Where three have it, two of them.
+                    // If three ranks have the number, any two of them may be reported.
                     let of = &owners[&number];
                     let is_right = matches!(found, Some(Wrong::Twice(first, one, other))
                         if first == number && one < other && of.contains(&one.0) && of.contains(&other.0));
@@ -352,7 +352,7 @@ mod tests {
         ) {
             let mut has = dealt(total, &keys, old);
             let mut wants = dealt(total, &new_keys, new);
-            // Loads may want anything, and more than one the same.
+            // Loads may want any numbers, and several ranks may want the same ones.
             let some: Vec<u64> = wants[0].iter().copied().step_by(3).collect();
             wants.iter_mut().skip(1).take(twice).for_each(|list| list.extend(&some));
             has.iter_mut().for_each(|list| list.retain(|number| Some(*number) != left_out));

@@ -1,21 +1,22 @@
-//! A rank's list of numbers in the form of shards: in blocks that can be read without each other.
+//! A rank's list of numbers in the form of shards: in blocks that can be read independently.
 //!
 //! ```text
 //!   block     place of its first number in the list, count, the first number, then the differences of the others from the one before; zeros up to its end
 //! ```
 //!
-//! All are short numbers (`format::numbers`), which take as few bytes as they can; differences have the sign in the lowest bit. Every block
-//! but the last is [`BLOCK`] bytes long, a divisor of the blocks of every shard, and is as full as possible: equal lists are equal bytes.
+//! All of these are short numbers (`format::numbers`), which take as few bytes as possible; differences have their sign in the lowest bit.
+//! Every block but the last is [`BLOCK`] bytes long, a divisor of the blocks of every shard, and is as full as possible: equal lists are
+//! equal bytes.
 
 use crate::format::numbers;
 
-/// Bytes of a block.
+/// The length of a block in bytes.
 pub const BLOCK: usize = 4 << 10;
 /// The encoding of a difference of one.
 const NEXT: u8 = 2;
 /// The maximum number of bytes of a number.
 const NUMBER: usize = 10;
-/// The maximum number of bytes of place and count.
+/// The maximum number of bytes of the place and the count.
 const HEAD: usize = 2 * NUMBER;
 
 /// Some numbers of a list.
@@ -36,7 +37,7 @@ pub fn pack(list: &[u64]) -> Vec<u8> {
         let mut before = 0u64;
         let mut end = at;
         while let Some(number) = list.get(end) {
-            // Numbers one after the other are what most lists are made of.
+            // Most lists consist of consecutive numbers.
             if end > at && *number == before.wrapping_add(1) {
                 let room = (BLOCK - HEAD).saturating_sub(steps.len());
                 let pairs = list[end - 1..].windows(2).take(room);
@@ -68,7 +69,7 @@ pub fn pack(list: &[u64]) -> Vec<u8> {
 }
 
 /// Decodes the numbers of one block of a list, for an array of this many elements. `None` if the block is truncated or impossible: it has
-/// a number beyond the array, or none. The memory that this takes is in proportion to the block.
+/// a number beyond the array, or no numbers. The memory that decoding takes is proportional to the block.
 pub fn unpack(block: &[u8], total: u64) -> Option<Portion> {
     if block.len() > BLOCK {
         return None;
@@ -112,7 +113,7 @@ impl Reader {
         for block in blocks.chunks(BLOCK) {
             let portion = unpack(block, self.total)?;
             let end = portion.at.checked_add(portion.numbers.len() as u64).filter(|end| *end <= self.count)?;
-            // Only the last one may be shorter.
+            // Only the last block may be shorter.
             if portion.at != self.at || (block.len() < BLOCK && end < self.count) {
                 return None;
             }
@@ -122,7 +123,7 @@ impl Reader {
         Some(())
     }
 
-    /// Has it seen the whole list?
+    /// Has the whole list been read?
     pub fn is_through(&self) -> bool {
         self.at == self.count
     }
@@ -186,7 +187,7 @@ mod tests {
         let mut padded = bytes.clone();
         padded[BLOCK - 1] = 1;
         assert_eq!(read(&padded, 9000, 9000, 1), None, "something behind the numbers");
-        // Counts that nothing follows.
+        // Counts that are followed by nothing.
         for count in [1u64 << 40, u64::MAX] {
             let mut forged = vec![0];
             numbers::put(&mut forged, count);

@@ -1,18 +1,19 @@
-//! The cells in which numbers are looked at: neighbouring numbers, which are dealt over the ranks and over windows.
+//! The cells in which numbers are examined: neighbouring numbers, which are distributed over the ranks and over
+//! windows.
 //!
-//! All ranks work on one window at a time, so that none needs more memory than it has. Cells are dealt by a hash of their places. So each
-//! rank gets about as many numbers in each window however they lie in the array, in one corner or in regular steps. Only one sum over all
-//! ranks has to be known before.
+//! All ranks work on one window at a time, so that none needs more memory than it has. Cells are distributed by a hash of their places.
+//! So each rank gets about the same number of numbers in each window, whether these lie in one corner of the array or at regular steps.
+//! Only one sum over all ranks must be known beforehand.
 
 use crate::base::Rank;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Numbers of a cell.
+/// The number of numbers in a cell.
 pub const CELL: u64 = 4 << 10;
-/// Stretches that a rank looks at in one window, on average: those that are there and those that are wanted. A post about one takes at most
-/// 32 bytes, and the two kinds make at most as many runs of 24 bytes as both have stretches: less than 64 MiB in all. A stretch that
-/// several ranks want counts for each of them.
+/// The average number of stretches that a rank examines in one window: those that ranks have and those that ranks want. A stretch takes at
+/// most 32 bytes in a post, and the two kinds together yield at most as many runs of 24 bytes as they have stretches: less than 64 MiB in
+/// all. A stretch that several ranks want counts once for each of them.
 pub const STRETCHES: u64 = 1 << 19;
 
 /// Consecutive numbers that are also consecutive in a memory or region.
@@ -39,7 +40,7 @@ impl Stretch {
     }
 }
 
-/// How cells are dealt. The same on all ranks.
+/// How cells are distributed. The same on all ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Windows {
     ranks: u32,
@@ -58,7 +59,7 @@ impl Windows {
         self.count
     }
 
-    /// The window in which a number is looked at, and the rank that does it.
+    /// The window in which a number is examined, and the rank that examines it.
     pub fn place(&self, number: u64) -> (u64, Rank) {
         let hash = mixed(number / CELL);
         (hash % self.count, Rank((hash / self.count % u64::from(self.ranks)) as u32))
@@ -81,30 +82,30 @@ pub fn stretches(list: &[u64]) -> u64 {
 pub struct Told {
     windows: Windows,
     window: u64,
-    /// The cell looked at last, and its owner if it belongs to the window.
+    /// The most recent cell, and its owner if it belongs to the window.
     last: Option<(u64, Option<Rank>)>,
     /// The stretches; none crosses the border of a cell.
     by_owner: BTreeMap<Rank, Vec<Stretch>>,
-    /// The number of stretches, and the most that are kept.
+    /// The number of stretches, and the maximum number that are kept.
     count: u64,
     most: u64,
 }
 
 impl Told {
-    /// The stretches of one window, none yet.
+    /// An empty collection for the stretches of one window.
     pub fn new(windows: Windows, window: u64) -> Told {
         Told { windows, window, last: None, by_owner: BTreeMap::new(), count: 0, most: u64::MAX }
     }
 
-    /// The stretches of the only window that there may be, none yet. If there are more than `most`, only their number is kept.
+    /// An empty collection for the stretches of a single window. If there are more than `most`, only their number is kept.
     pub fn of_all(ranks: u32, most: u64) -> Told {
         Told { most, ..Told::new(Windows::new(0, ranks), 0) }
     }
 
-    /// Adds some numbers of the list, the first of which is at place `first` of it.
+    /// Adds some numbers of the list, of which the first is at place `first`.
     pub fn add(&mut self, first: u64, numbers: &[u64]) {
         let mut at = first;
-        // Numbers one after the other, in one cell.
+        // Consecutive numbers in one cell.
         for run in numbers.chunk_by(|one, next| is_next(*one, *next)) {
             let (number, count) = (run[0], run.len() as u32);
             let cell = number / CELL;
@@ -130,7 +131,7 @@ impl Told {
         }
         let stretches = self.by_owner.entry(owner).or_default();
         match stretches.last_mut() {
-            // It was cut where the numbers that are taken at once end.
+            // The stretch was cut where one call's numbers end.
             Some(last)
                 if last.end() == stretch.number
                     && !stretch.number.is_multiple_of(CELL)
@@ -153,7 +154,7 @@ impl Told {
         self.count
     }
 
-    /// Are they kept?
+    /// Are the stretches kept?
     pub fn is_whole(&self) -> bool {
         self.count <= self.most
     }
@@ -166,7 +167,7 @@ impl Told {
     }
 }
 
-/// The place of a cell, mixed so that neighbours end up anywhere.
+/// The place of a cell, mixed so that neighbouring cells are scattered.
 fn mixed(cell: u64) -> u64 {
     let once = (cell ^ (cell >> 30)).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let twice = (once ^ (once >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -187,7 +188,7 @@ mod tests {
             length in 0u64..9_000,
             portion in 1usize..500,
         ) {
-            // With neighbours.
+            // Each number is followed by some neighbours.
             let list: Vec<u64> = list.iter().flat_map(|number| *number..number + number % 7 + 1).collect();
             let windows = Windows { ranks: 3, count: 4 };
             let of = |stretch: &Stretch| (0..u64::from(stretch.count)).map(|step| (stretch.number + step, stretch.at + step)).collect::<Vec<_>>();
@@ -200,7 +201,7 @@ mod tests {
                     at += some.len() as u64;
                 }
                 for (owner, some) in told.sorted() {
-                    // Every number is in one window, and with one owner.
+                    // Every number is in exactly one window, and belongs to one owner.
                     prop_assert!(some.iter().all(|one| windows.place(one.number) == (window, owner)));
                     prop_assert!(some.is_sorted());
                     all.extend(some.iter().flat_map(of));

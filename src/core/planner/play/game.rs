@@ -1,4 +1,4 @@
-//! One play: what each failure undoes, where it happens.
+//! Plays one run: finds what each failure undoes when it occurs.
 
 use super::hazard::{Failing, Kind};
 use super::survivors::Lost;
@@ -10,10 +10,10 @@ use crate::policy::intervals::LEVELS_MAX;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// The levels that survive, as bits.
+/// A set of levels that survive, as bits.
 type Mask = u8;
 
-/// A recovery is cut short: these levels survive what came, and when.
+/// A failure that cuts a recovery short: the levels that survive it, and when it occurs.
 struct Worse(Mask, f64);
 
 pub(super) struct Game<'a> {
@@ -22,21 +22,21 @@ pub(super) struct Game<'a> {
     failing: Failing<'a>,
     lost: Option<Lost<'a>>,
     peers: Option<usize>,
-    /// The checkpoint from which it continues undisturbed, and since when.
+    /// The checkpoint from which the job continues undisturbed, and when it does so.
     from: (u64, f64),
-    /// Up to which checkpoint behind `from` it is known what counts.
+    /// The checkpoint after `from` up to which it has been worked out what counts.
     seen: u64,
-    /// The newest checkpoint that each level has and that counts.
+    /// The newest checkpoint that counts on each level.
     newest: [u64; LEVELS_MAX],
-    /// One on its way, and when it counts: where flushes outlive failures.
+    /// A checkpoint that is still being written, and when it counts; used if flushes outlive failures.
     pending: [Option<(u64, f64)>; LEVELS_MAX],
-    /// Work that was saved between two checkpoints, at the ends of jobs.
+    /// Work after the last checkpoint of a job that was saved when the job ended.
     between: f64,
-    /// When this job began.
+    /// When the current job began.
     job: f64,
-    /// Since when the loss of a node would be beyond what nodes keep for each other.
+    /// Since when the loss of one more node would exceed what nodes keep for each other.
     exposed: Option<f64>,
-    /// When lost nodes are spares, ascending.
+    /// When each lost node becomes a spare, ascending.
     repaired: VecDeque<f64>,
     played: Played,
 }
@@ -90,7 +90,7 @@ impl<'a> Game<'a> {
         }
     }
 
-    /// When the last checkpoint of the job is begun, which goes everywhere.
+    /// When the last checkpoint of the job, which goes to all levels, is begun.
     fn last_capture(&self) -> f64 {
         match self.setting.limit {
             Some(limit) => (self.job + limit.time - self.last_takes()).max(self.from.1),
@@ -98,13 +98,13 @@ impl<'a> Game<'a> {
         }
     }
 
-    /// From a capture until it counts on the highest level, while the program stands still.
+    /// Seconds from a capture until the checkpoint counts on the highest level, if the program stands still.
     fn last_takes(&self) -> f64 {
         let pace = &self.setting.pace;
         pace.costs[..pace.used].iter().sum::<f64>() + pace.delays[pace.used - 1]
     }
 
-    /// Work and checkpoints of a stretch that is over at a time behind checkpoint `last`.
+    /// Tallies a stretch that ends at `time`, after checkpoint `last`, and returns its work.
     fn tally(&mut self, last: u64, time: f64) -> f64 {
         let (work, waited) = (self.timeline.work(last, time), self.timeline.waited(last));
         self.played.waiting += waited;
@@ -130,7 +130,7 @@ impl<'a> Game<'a> {
         self.played
     }
 
-    /// The time of the run that lies between two times.
+    /// The part of the run that lies between two times.
     fn within(&self, from: f64, to: f64) -> f64 {
         match self.setting.until {
             Until::Done(_) => (to - from).max(0.0),
@@ -138,7 +138,7 @@ impl<'a> Game<'a> {
         }
     }
 
-    /// The job ends, and the next one begins where it was.
+    /// The job ends, and the next one continues where it ended.
     fn on_limit(&mut self, at: f64) {
         let Some(limit) = self.setting.limit else { return };
         let time = at - self.from.1;
@@ -153,9 +153,9 @@ impl<'a> Game<'a> {
         self.played.waiting += self.within(ended, begun);
         self.played.recovering[top] += self.within(begun, computes);
         self.count(last, at);
-        // What nodes keep for each other is made anew by the next job.
+        // The next job makes again what nodes keep for each other.
         self.expose(computes);
-        // Failures of nodes that the next job does not get.
+        // These are failures of nodes that the next job does not use.
         while self.failing.next_at() < computes {
             self.failing.take();
         }
@@ -164,7 +164,7 @@ impl<'a> Game<'a> {
         self.job = begun;
     }
 
-    /// It computes from a checkpoint on.
+    /// The program computes from this checkpoint on.
     fn start(&mut self, index: u64, at: f64) {
         self.from = (index, at);
         self.seen = 0;
@@ -180,7 +180,7 @@ impl<'a> Game<'a> {
         self.count(last, at);
         let mask = self.surviving(kind, at);
         if self.setting.conduct == Conduct::Chain {
-            // What is being written is undone only by failures of its class and higher ones.
+            // A checkpoint that is being written is undone only by failures of its class or of a higher one.
             let written = self.timeline.written(last, time);
             let mut failed = Worse(mask, at);
             while class(failed.0) < written {
@@ -200,7 +200,7 @@ impl<'a> Game<'a> {
         self.roll_back(last, time, Worse(mask, at));
     }
 
-    /// Which levels survive that, and that it is noted what has been lost.
+    /// Returns which levels survive a failure, and notes what it has destroyed.
     fn surviving(&mut self, kind: &Kind, at: f64) -> Mask {
         let used = self.setting.pace.used;
         let all: Mask = ((1u16 << used) - 1) as Mask;
@@ -222,7 +222,7 @@ impl<'a> Game<'a> {
                 from(Level::System)
             }
         };
-        // The highest level is thought to survive everything.
+        // The highest level is assumed to survive everything.
         let mask = mask | 1 << (used - 1);
         self.played.failures[class(mask)] += 1;
         let is_all = !matches!(kind, Kind::Class(_)) && self.setting.levels[class(mask)] == Level::System;
@@ -230,7 +230,7 @@ impl<'a> Game<'a> {
         mask
     }
 
-    /// The level of what nodes keep for each other, if that does not survive the loss of these nodes' memory.
+    /// The level of redundancy between nodes, if it does not survive the loss of these nodes' memory.
     fn beyond(&mut self, nodes: &Range<u32>, at: f64) -> Mask {
         self.expose(at);
         match (&mut self.lost, self.peers) {
@@ -243,7 +243,7 @@ impl<'a> Game<'a> {
         self.exposed = self.exposed.or(Some(at));
     }
 
-    /// Nodes go to be repaired.
+    /// Sends lost nodes to be repaired.
     fn replace(&mut self, nodes: &Range<u32>, at: f64) {
         if let Some(spares) = self.setting.spares {
             while self.repaired.front().is_some_and(|back| *back <= at) {
@@ -253,14 +253,14 @@ impl<'a> Game<'a> {
         }
     }
 
-    /// When there are as many nodes again as the job needs.
+    /// When the job again has as many nodes as it needs.
     fn is_whole_at(&self, at: f64) -> f64 {
         let Some(spares) = self.setting.spares else { return at };
         let missing = self.repaired.len().checked_sub(spares.count as usize + 1);
         missing.and_then(|number| self.repaired.get(number)).map_or(at, |back| back.max(at))
     }
 
-    /// Which checkpoints count at a time, up to `last`.
+    /// Notes which checkpoints up to `last` count at a time.
     fn count(&mut self, last: u64, at: f64) {
         let (from, since) = self.from;
         for level in 0..self.setting.pace.used {
@@ -303,7 +303,7 @@ impl<'a> Game<'a> {
         self.seen = last;
     }
 
-    /// Nodes keep for each other what they should, since the first exchange behind the start.
+    /// Nodes keep for each other what they should, since the first exchange after the start.
     fn on_exchanged(&mut self, at: f64) {
         if let Some(since) = self.exposed.take() {
             let protected = self.from.1 + self.timeline.first_counts(self.peers.unwrap_or(0));
@@ -314,7 +314,7 @@ impl<'a> Game<'a> {
         }
     }
 
-    /// Goes back to what survives a failure.
+    /// Returns to the newest state that survives a failure.
     fn roll_back(&mut self, last: u64, time: f64, mut failed: Worse) {
         let here = self.from.0 as f64 * self.setting.pace.segment + self.tally(last, time);
         let mut surviving = failed.0;
@@ -345,7 +345,8 @@ impl<'a> Game<'a> {
         }
     }
 
-    /// What levels hold behind a failure that these survive: nothing that is newer than the target, which nearer levels have again.
+    /// Updates what levels hold after a failure that `surviving` levels survive: nothing newer than the target, which
+    /// nearer levels hold again.
     fn lose_newer(&mut self, surviving: Mask, target: u64, chosen: usize) {
         for level in 0..self.setting.pace.used {
             let is_kept = Some(level) == self.peers && self.setting.conduct == Conduct::Engine;
@@ -361,7 +362,7 @@ impl<'a> Game<'a> {
                 false if level < chosen && !is_kept => target,
                 false => 0,
             };
-            // Flushes outlive what their level survives, where they outlive anything.
+            // Flushes to a higher level outlive the failure, if the rules let flushes outlive anything.
             let outlives = self.setting.conduct == Conduct::Chain && level > chosen;
             self.pending[level] = self.pending[level].filter(|_| outlives);
         }
@@ -376,7 +377,7 @@ impl<'a> Game<'a> {
         over
     }
 
-    /// When a recovery from a level ends that begins at a time.
+    /// When a recovery from a level that begins at `begun` ends, or the failure that cuts it short.
     fn recover(&mut self, own: usize, begun: f64) -> Result<f64, Worse> {
         let takes = self.setting.recoveries[own];
         let mut end = begun + takes;

@@ -1,10 +1,11 @@
-//! When which failure comes.
+//! Decides which failures occur, and when.
 //!
-//! What has a constant rate is one Poisson process, whose kinds are told apart by their shares. Nodes whose failures are not exponential are renewal
-//! processes, each by itself, which have gone on for ever when a run begins, so that the mean rate is the same at all times (Cox 1962, section 5.2):
-//! the first failure of a node has the density S(t) / mean. It is drawn by thinning: a time that is equally likely anywhere between 0 and the mean is taken with the
-//! chance S(t). The earliest of many such times is known in closed form, so only nodes that might fail within the run cost anything; those that did have their next
-//! failure in a heap. Runs that are longer than the mean draw all nodes.
+//! All sources with a constant rate form one Poisson process, in which the kinds are told apart by their shares. Nodes whose failures are
+//! not exponential are separate renewal processes. These have been running for ever when a run begins, so that the mean rate is the same at
+//! all times (Cox 1962, section 5.2): the first failure of a node has the density S(t) / mean. It is sampled by thinning: a time that is
+//! uniform between 0 and the mean is accepted with the chance S(t). The earliest of many such times is known in closed form, so only nodes
+//! that might fail within the run cost anything. The next failure of a node that has failed is in a heap. Runs that are longer than the
+//! mean sample all nodes.
 
 use crate::base::rng::Rng;
 use crate::planner::machine::{Burst, Failures, Machine};
@@ -15,19 +16,19 @@ use std::ops::Range;
 /// What has failed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
-    /// A failure that this level of the pattern, by its place there, is the lowest to survive, whatever it is.
+    /// A failure of any kind, given by the lowest level that survives it, as its index in the pattern.
     Class(usize),
-    /// A process of a node.
+    /// A process of a node failed.
     Process,
-    /// Nodes that come back with their storage.
+    /// Nodes failed that come back with their storage.
     Reboot(Range<u32>),
-    /// Nodes that do not.
+    /// Nodes failed that do not come back.
     Loss(Range<u32>),
-    /// All.
+    /// All nodes failed.
     System,
 }
 
-/// Something with a constant rate.
+/// A source of failures with a constant rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Source {
     Class(usize),
@@ -37,22 +38,22 @@ enum Source {
     System,
 }
 
-/// Nodes that are lost together: how many in each, and the share that comes back.
+/// Nodes that are lost together: the number in each group, and the share that comes back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Group {
     nodes: u32,
     returns: f64,
 }
 
-/// All that can fail.
+/// All sources of failures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hazard {
     nodes: u32,
-    /// Constant rates, each with the sum of all up to it.
+    /// The sources with constant rates, each with the sum of the rates up to and including its own.
     steady: Vec<(Source, f64)>,
-    /// Mean and shape of the time between two failures of a node, and the scale that belongs to them, where it is not exponential.
+    /// The mean and shape of the time between two failures of a node, and the matching scale; `None` if the time is exponential.
     weibull: Option<Weibull>,
-    /// Of failures of a node those after which its memory is there, and those and the ones after which its storage is.
+    /// Shares of the failures of a node: those after which its memory is intact, and those after which its memory or its storage is.
     shares: [f64; 2],
     groups: Vec<Group>,
     burst: Option<Burst>,
@@ -70,24 +71,24 @@ impl Weibull {
         Weibull { mean, shape, scale: mean / gamma(1.0 + 1.0 / shape) }
     }
 
-    /// The chance to last so long.
+    /// The chance of lasting this long.
     fn survival(&self, time: f64) -> f64 {
         (-(time / self.scale).powf(self.shape)).exp()
     }
 
-    /// Time between two failures.
+    /// Samples the time between two failures.
     fn draw(&self, rng: &mut Rng) -> f64 {
         self.scale * (-share(rng).ln()).powf(1.0 / self.shape)
     }
 
-    /// Time until the next failure of what has run for ever: any part of a time between two failures, where long ones are met in proportion to
-    /// their length. The power of such a one is of a gamma distribution.
+    /// Samples the time until the next failure of a process that has been running for ever. It is a uniform part of a time between two
+    /// failures, where long times are met in proportion to their length. A power of such a time has a gamma distribution.
     fn draw_first(&self, rng: &mut Rng) -> f64 {
         self.scale * gamma_distributed(1.0 + 1.0 / self.shape, rng).powf(1.0 / self.shape) * share(rng)
     }
 }
 
-/// Any number above 0 and up to 1.
+/// Samples a uniform number above 0 and up to 1.
 pub(super) fn share(rng: &mut Rng) -> f64 {
     ((rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
 }
@@ -96,7 +97,7 @@ fn exponential(mean: f64, rng: &mut Rng) -> f64 {
     -share(rng).ln() * mean
 }
 
-/// The gamma function above 0: Lanczos' approximation with g = 7 and nine terms, to 15 digits (Godfrey 2001).
+/// The gamma function for numbers above 0, by Lanczos' approximation with g = 7 and nine terms, to 15 digits (Godfrey 2001).
 ///
 /// ```
 /// use bivouac_core::planner::play::gamma;
@@ -119,12 +120,12 @@ pub fn gamma(x: f64) -> f64 {
     (std::f64::consts::TAU).sqrt() * t.powf(x - 0.5) * (-t).exp() * sum
 }
 
-/// A number of the gamma distribution of that shape, 1 and above, and scale 1: Marsaglia and Tsang (2000).
+/// Samples the gamma distribution with this shape, at least 1, and scale 1, by the method of Marsaglia and Tsang (2000).
 fn gamma_distributed(shape: f64, rng: &mut Rng) -> f64 {
     let d = shape - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
     loop {
-        // Box and Muller.
+        // The method of Box and Muller.
         let normal = (-2.0 * share(rng).ln()).sqrt() * (std::f64::consts::TAU * share(rng)).cos();
         let v = (1.0 + c * normal).powi(3);
         if v > 0.0 && share(rng).ln() < normal * normal / 2.0 + d - d * v + d * v.ln() {
@@ -134,7 +135,7 @@ fn gamma_distributed(shape: f64, rng: &mut Rng) -> f64 {
 }
 
 impl Hazard {
-    /// Failures at constant rates, each of which one level is the lowest to survive.
+    /// Failures at constant rates, one for each level, which is the lowest that survives them.
     pub fn of_classes(rates: &[f64]) -> Hazard {
         let mut hazard =
             Hazard { nodes: 1, steady: Vec::new(), weibull: None, shares: [1.0; 2], groups: Vec::new(), burst: None };
@@ -144,14 +145,14 @@ impl Hazard {
         hazard
     }
 
-    /// Those of a machine.
+    /// The sources of failures of a machine.
     pub fn of_machine(machine: &Machine) -> Hazard {
         let Failures { process, reboot, system, .. } = machine.failures;
         let (of_node, site) = (machine.failures.of_node(), &machine.site);
         let nodes = machine.nodes.min(u64::from(u32::MAX)) as u32;
         let mut hazard = Hazard::of_classes(&[]);
         hazard.nodes = nodes;
-        // The same mean with those that follow.
+        // Together with the failures that follow, the mean stays the same.
         let own = of_node * site.burst.map_or(1.0, |burst| 1.0 - burst.chance);
         if of_node > 0.0 {
             hazard.shares = [process / of_node, (process + reboot) / of_node];
@@ -179,40 +180,40 @@ impl Hazard {
         self.steady.last().map_or(0.0, |(_, sum)| *sum)
     }
 
-    /// Does anything fail at all?
+    /// Whether anything can fail.
     pub fn is_any(&self) -> bool {
         self.steady_rate() > 0.0 || self.weibull.is_some()
     }
 }
 
-/// What a time in the heap is of.
+/// What a time in the heap belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Waiting {
     /// A node that fails again.
     Again(u32),
-    /// One that fails because of another.
+    /// A node that fails because of another node.
     Following(u32),
 }
 
-/// Failures in the order in which they come.
+/// Failures in the order in which they occur.
 #[derive(Clone, Debug)]
 pub struct Failing<'a> {
     hazard: &'a Hazard,
     rng: Rng,
-    /// The next one of a constant rate.
+    /// The time of the next failure with a constant rate.
     steady: f64,
-    /// The next node that has not failed yet, and how many might be.
+    /// The time of the next node that fails for the first time, and the number of nodes that might still do so.
     fresh: f64,
     left: u32,
-    /// Nodes that had their chance to fail for the first time.
+    /// The nodes that have had their chance to fail for the first time.
     tried: Vec<u64>,
-    /// Times as the bits of numbers, which are in the same order where they are positive.
+    /// Times as the bits of floating-point numbers, whose order is the same for positive numbers.
     waiting: BinaryHeap<Reverse<(u64, Waiting)>>,
     until: f64,
 }
 
 impl<'a> Failing<'a> {
-    /// Those of a run that is over at a time, if there is one.
+    /// The failures of a run that ends at `until`; infinity if it has no fixed end.
     pub fn new(hazard: &'a Hazard, until: f64, rng: Rng) -> Failing<'a> {
         let mut failing = Failing {
             hazard,
@@ -240,13 +241,13 @@ impl<'a> Failing<'a> {
         failing
     }
 
-    /// When the next one comes.
+    /// When the next failure occurs.
     pub fn next_at(&self) -> f64 {
         let waiting = self.waiting.peek().map_or(f64::INFINITY, |Reverse((bits, _))| f64::from_bits(*bits));
         self.steady.min(self.fresh).min(waiting)
     }
 
-    /// The next one. At [`Failing::next_at`] that is infinite there is none to ask for.
+    /// Takes the next failure. It must not be called if [`Failing::next_at`] is infinite.
     pub fn take(&mut self) -> (f64, Kind) {
         let at = self.next_at();
         if self.steady == at {
@@ -304,7 +305,7 @@ impl<'a> Failing<'a> {
         }
     }
 
-    /// A failure of a node: of which kind, and who follows.
+    /// Returns the kind of a node's failure, and schedules the failure that follows it, if any.
     fn of_node(&mut self, node: u32, at: f64) -> Kind {
         if let Some(burst) = self.hazard.burst
             && share(&mut self.rng) <= burst.chance
@@ -321,7 +322,7 @@ impl<'a> Failing<'a> {
         }
     }
 
-    /// Any node of the same smallest domain.
+    /// Picks any node of the same smallest domain.
     fn neighbour(&mut self, node: u32) -> u32 {
         let all = self.hazard.nodes;
         let size = self.hazard.groups.first().map_or(all, |group| group.nodes).clamp(1, all);
@@ -335,7 +336,7 @@ impl<'a> Failing<'a> {
         }
     }
 
-    /// A node has failed, and will again.
+    /// Schedules the next failure of a node that has failed.
     fn renew(&mut self, node: u32, at: f64) {
         if let Some(weibull) = self.hazard.weibull {
             let next = at + weibull.draw(&mut self.rng);
@@ -343,7 +344,8 @@ impl<'a> Failing<'a> {
         }
     }
 
-    /// The next node that fails for the first time: the least of so many times that are equally likely between now and the mean, until one of them is taken.
+    /// Samples the next node that fails for the first time: takes the least of `left` times that are uniform between now and the mean,
+    /// until one of them is accepted.
     fn draw_fresh(&mut self, mut now: f64, weibull: &Weibull) {
         while self.left > 0 {
             let least = -(share(&mut self.rng).ln() / f64::from(self.left)).exp_m1();
@@ -355,13 +357,13 @@ impl<'a> Failing<'a> {
             if share(&mut self.rng) <= weibull.survival(now) {
                 return self.fresh = now;
             }
-            // One that will not fail within the mean, or was there before: it had its chance.
+            // This node will not fail within the mean, or failed before the run. It has had its chance.
             self.untried();
         }
         self.fresh = f64::INFINITY;
     }
 
-    /// Any node that had no chance yet.
+    /// Picks any node that has not had its chance yet.
     fn untried(&mut self) -> u32 {
         loop {
             let node = self.rng.below(u64::from(self.hazard.nodes)) as u32;
@@ -395,12 +397,12 @@ mod tests {
         std::iter::from_fn(|| (failing.next_at() < until).then(|| failing.take())).collect()
     }
 
-    /// By so many standard errors of a count the counts differ from what was asked for.
+    /// By how many standard errors of a count the counts differ from the expected ones.
     fn away(found: usize, expected: f64, spread: f64) -> f64 {
         (found as f64 - expected) / (expected * spread).sqrt()
     }
 
-    /// In the short and in the long, at the beginning and at the end; more failures near each other spread more.
+    /// For short and long runs, at the beginning and at the end. Failures that cluster spread more.
     #[test]
     fn rates_are_what_was_asked_for() {
         for (shape, nodes, until) in
@@ -430,7 +432,8 @@ mod tests {
         }
     }
 
-    /// The times between two failures of one node are Weibull's: of shape 0.7 63 % are shorter than the scale, and the mean is the mean.
+    /// The times between two failures of one node have a Weibull distribution: with the shape 0.7, 63 % are shorter than the scale, and the
+    /// mean is as asked for.
     #[test]
     fn times_between_failures_have_the_shape() {
         let weibull = Weibull::new(1000.0, 0.7);
@@ -441,14 +444,14 @@ mod tests {
         for limit in [50.0, weibull.scale, 3000.0] {
             assert!((below(limit) - (1.0 - weibull.survival(limit))).abs() < 0.008, "{limit}");
         }
-        // What is left of a time that somebody looks at: (1 + variance / mean^2) / 2 of the mean.
+        // The mean remaining time at a random moment is (1 + variance / mean^2) / 2 of the mean.
         let left = (0..40_000).map(|_| weibull.draw_first(&mut rng)).sum::<f64>() / 40_000.0;
         let second = weibull.scale.powi(2) * gamma(1.0 + 2.0 / 0.7);
         assert!((left / (second / 2000.0) - 1.0).abs() < 0.03, "{left}");
         assert!((second / 1e6 - gamma(1.0 + 2.0 / 0.7) / gamma(1.0 + 1.0 / 0.7).powi(2)).abs() < 1e-9);
     }
 
-    /// The rate stays, and failures have others near them: in time, and in the rack.
+    /// The rate stays the same, and failures have others near them, in time and in the rack.
     #[test]
     fn bursts_keep_the_rate_and_come_close() {
         for shape in [1.0, 0.7] {
@@ -474,7 +477,7 @@ mod tests {
                 }
             }
             assert!(away(count, expected, 8.0).abs() < 3.5, "{count} of {expected}");
-            // 0.4 (1 - e^-0.5), and by chance 0.02.
+            // The share is 0.4 (1 - e^-0.5), plus 0.02 by chance.
             let share = close as f64 / count as f64;
             assert!((0.14..0.20).contains(&share) && near * 10 > close * 8, "{share} {near} of {close}");
         }

@@ -1,4 +1,4 @@
-//! The plays against a program that goes step by step and shares nothing with them: `tests/programs/plan_reference.py`.
+//! Compares the plays with a program that simulates step by step and shares no code with them: `tests/programs/plan_reference.py`.
 
 use super::*;
 use crate::base::rng::Rng;
@@ -16,7 +16,7 @@ fn between(rng: &mut Rng, from: f64, to: f64) -> f64 {
     from * (to / from).powf(hazard::share(rng))
 }
 
-/// A machine with something of everything, over the numbers.
+/// Returns a machine; over the numbers, every feature of a machine occurs.
 fn machine(number: u64, rng: &mut Rng) -> Machine {
     let schemes = [
         Scheme::None,
@@ -33,13 +33,13 @@ fn machine(number: u64, rng: &mut Rng) -> Machine {
         Domain { name: "rack".into(), nodes: 8, rate: 0.02 / each, returns: 0.2 },
     ];
     let scheme = schemes[number as usize % 6];
-    // Jobs that stand still for everything are played by the rules of the chain, which knows neither ends of jobs nor spares.
+    // If jobs stand still for all writes, they are played by the rules of the chain, which have no time limits of jobs and no spares.
     let is_behind = number % 8 != 7;
     let versions = if number.is_multiple_of(4) { 2.4 } else { 3.5 };
     let site = Site {
         shape: if number.is_multiple_of(2) { 1.0 } else { 0.7 },
         burst: (number % 3 == 1).then_some(Burst { chance: 0.3, delay: 200.0 }),
-        // Sets of eight are kept apart by four nodes, not by eight.
+        // Sets of eight can be kept apart in domains of four nodes, but not in domains of eight.
         domains: if number % 4 == 1 { domains[..1].to_vec() } else { Vec::new() },
         others: if number.is_multiple_of(5) { 0.4 } else { 0.0 },
         spares: (number % 5 == 2 && is_behind).then_some(Spares { count: 1, repair: between(rng, 0.2, 1.0) * DAY }),
@@ -74,7 +74,7 @@ fn machine(number: u64, rng: &mut Rng) -> Machine {
     }
 }
 
-/// The numbers of the machine and the pattern in the form that the other program reads.
+/// Describes the machine and the pattern in the form that the other program reads.
 fn told(machine: &Machine, pattern: &Pattern, seconds: f64) -> Value {
     let names: Vec<Level> = machine.levels().iter().map(|(name, _)| *name).collect();
     let levels = pattern.levels.iter().zip(pattern.every());
@@ -108,7 +108,7 @@ fn told(machine: &Machine, pattern: &Pattern, seconds: f64) -> Value {
     })
 }
 
-/// What the other program says of each setting.
+/// What the other program reports for each setting.
 fn reference(python: &str, runs: u64, settings: &[Value]) -> Vec<Value> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/programs/plan_reference.py");
     let mut program =
@@ -121,8 +121,8 @@ fn reference(python: &str, runs: u64, settings: &[Value]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// All 40 by `BIVOUAC_TEST_DRAWS=40 cargo test --release -p bivouac-core --lib reference -- --nocapture` (three minutes), which says how much faster
-/// the plays are.
+/// All 40 settings run with `BIVOUAC_TEST_DRAWS=40 cargo test --release -p bivouac-core --lib reference -- --nocapture` (three minutes),
+/// which also prints how much faster the plays are.
 #[test]
 fn plays_are_what_a_program_says_that_goes_step_by_step() {
     let works =
@@ -131,7 +131,7 @@ fn plays_are_what_a_program_says_that_goes_step_by_step() {
         return println!("SKIPPED: the plays against a program in Python (no python3 here)");
     };
     let draws: Option<u64> = std::env::var("BIVOUAC_TEST_DRAWS").ok().and_then(|text| text.parse().ok());
-    // Blocking, cached, marked; none, partner, xor; bursts, domains, spares and ends of jobs.
+    // The settings have blocking, cached and marked captures; no redundancy, partners and xor; bursts, domains, spares and time limits.
     let (numbers, theirs, ours): (Vec<u64>, u64, u64) = match draws {
         Some(_) => ((0..40).collect(), 100, 1000),
         None => (vec![7, 10, 13, 17, 22], 10, 200),

@@ -1,10 +1,10 @@
-//! What many plays come to.
+//! Summarizes many plays.
 
 use super::Played;
 use crate::base::rng::Rng;
 use crate::policy::intervals::LEVELS_MAX;
 
-/// The seed of a run of many: each has a stream of random numbers of its own, whoever plays it and in whichever order.
+/// The seed of one of many runs. Each run has its own stream of random numbers, whichever thread plays it and in whichever order.
 pub fn seed_of(seed: u64, run: u64) -> u64 {
     Rng::new(seed ^ Rng::new(run).next_u64()).next_u64()
 }
@@ -16,12 +16,12 @@ pub struct Spread {
     pub mean: f64,
     /// Its standard error.
     pub error: f64,
-    /// 5, 50 and 95 % of the runs are at or below.
+    /// The values at or below which 5, 50 and 95 % of the runs are.
     pub percentiles: [f64; 3],
 }
 
 impl Spread {
-    /// Of these numbers; of none all is 0.
+    /// Returns the spread of these numbers; all its fields are 0 if there are none.
     ///
     /// ```
     /// use bivouac_core::planner::play::Spread;
@@ -42,22 +42,23 @@ impl Spread {
     }
 }
 
-/// Many plays of one setting. Shares are of the time; by level: the place in [`Setting::levels`](super::Setting::levels).
+/// The summary of many plays of one setting. Shares are shares of the time. Arrays by level have the order of
+/// [`Setting::levels`](super::Setting::levels).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// Number of runs.
+    /// The number of runs.
     pub runs: usize,
-    /// The share that is work and stays done.
+    /// The share of the time that was spent on work that was kept.
     pub efficiency: Spread,
-    /// Standing still for checkpoints and being slowed down.
+    /// The share in which the program stood still for checkpoints or was slowed down by them.
     pub checkpoints: f64,
-    /// Waiting for room, for nodes, for the next job.
+    /// The share in which the program waited for room, for nodes or for the next job.
     pub waiting: f64,
-    /// Undone work, by the level that the failure needed.
+    /// The share of work that was undone, by the level that the failure needed.
     pub rework: [f64; LEVELS_MAX],
-    /// Recovering, likewise.
+    /// The share that recoveries took, likewise.
     pub recovering: [f64; LEVELS_MAX],
-    /// Failures of a run, likewise.
+    /// The mean number of failures in a run, likewise.
     pub failures: [f64; LEVELS_MAX],
     /// The share of runs in which everything in node memory and on the nodes was lost or unusable at least once.
     pub lost_all: f64,
@@ -66,7 +67,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of these, in this order.
+    /// Summarizes these plays, in this order.
     pub fn of(plays: &[Played]) -> Summary {
         let runs = plays.len().max(1) as f64;
         let mean = |of: &dyn Fn(&Played) -> f64| plays.iter().map(of).sum::<f64>() / runs;

@@ -1,9 +1,10 @@
-//! What can still be rebuilt when nodes are lost: the placement's own answer.
+//! Finds what can still be rebuilt after nodes have been lost, by asking the placement.
 //!
-//! A lost node takes its shards with it, and what it kept for others. The shards are rebuilt, what it kept is not made again before the next exchange
-//! (`docs/RECOVERY.md`). So with copies a rank's shard is lost for good when it is lost while all nodes that held a copy have been lost since the
-//! exchange; with parity when more members of its set than there are parities have. (Of the members that were rebuilt only some stripes lack their parity: one
-//! more loss might be survived by sets of several parities. It is not counted on.)
+//! A lost node takes with it its shards and what it kept for others. The shards are rebuilt, but what the node kept is not made again
+//! before the next exchange (`docs/RECOVERY.md`). With copies, a rank's shard is therefore lost for good if it is lost after all nodes that
+//! held a copy have been lost since the exchange. With parity, it is lost for good if more members of its set have been lost since the
+//! exchange than the set has parities. (Rebuilt members lack the parity of only some stripes, so sets with several parities might survive
+//! one more loss. The plays do not count on that.)
 
 use crate::base::Rank;
 use crate::config::Scheme;
@@ -11,10 +12,10 @@ use crate::planner::machine::Machine;
 use crate::redundancy::placement::{Cover, Placement, place};
 use std::ops::Range;
 
-/// More ranks than that are placed as one for each node.
+/// If there are more ranks than this, one rank is placed for each node.
 const RANKS_MAX: u64 = 1 << 18;
 
-/// Who covers whom on a machine.
+/// The placement of a machine's ranks: who covers whom.
 #[derive(Clone, Debug)]
 pub struct Survivors {
     placement: Placement,
@@ -24,7 +25,8 @@ pub struct Survivors {
 }
 
 impl Survivors {
-    /// As the engine would place the ranks: kept apart by the largest domains of which there are enough. `None` where no loss of a node is survived.
+    /// Places the ranks as the engine would, kept apart by the largest domains of which there are enough. `None` if no
+    /// loss of a node is survived.
     pub fn of_machine(machine: &Machine) -> Option<Survivors> {
         let nodes = u32::try_from(machine.nodes).ok()?;
         let enough = u64::from(machine.scheme.parity()) + 1;
@@ -37,7 +39,7 @@ impl Survivors {
         Survivors::new(nodes, ranks, &domains, machine.scheme)
     }
 
-    /// For so many nodes with so many ranks each, and the domain of each node.
+    /// Places this many nodes with this many ranks each; `domains` gives the domain of each node.
     pub fn new(nodes: u32, ranks_per_node: u32, domains: &[u32], scheme: Scheme) -> Option<Survivors> {
         let of_ranks: Vec<u32> = (0..nodes * ranks_per_node).map(|rank| rank / ranks_per_node).collect();
         let placement = place(&of_ranks, domains, scheme);
@@ -60,14 +62,14 @@ pub struct Lost<'a> {
     survivors: &'a Survivors,
     gone: Vec<bool>,
     all: Vec<u32>,
-    /// Those whose shards are not rebuilt yet.
+    /// The lost nodes whose shards have not been rebuilt yet.
     open: Vec<u32>,
-    /// Members that each set has lost.
+    /// How many members each set has lost.
     members: Vec<u8>,
 }
 
 impl<'a> Lost<'a> {
-    /// None.
+    /// No node has been lost.
     pub fn none(survivors: &'a Survivors) -> Lost<'a> {
         let sets = match &survivors.placement.cover {
             Cover::Sets(sets) => sets.len(),
@@ -77,7 +79,7 @@ impl<'a> Lost<'a> {
         Lost { survivors, gone, all: Vec::new(), open: Vec::new(), members: vec![0; sets] }
     }
 
-    /// These are lost. Can all shards still be had?
+    /// Notes the loss of these nodes, and says whether all shards can still be rebuilt.
     pub fn lose(&mut self, nodes: Range<u32>) -> bool {
         let mut is_survived = true;
         for node in nodes {
@@ -104,17 +106,17 @@ impl<'a> Lost<'a> {
         holders.iter().any(|holder| !self.gone[self.survivors.node(*holder) as usize])
     }
 
-    /// Is nothing missing of what nodes keep for each other?
+    /// Whether everything that nodes keep for each other is complete.
     pub fn is_none(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// All shards are where they belong again.
+    /// All shards are in their places again.
     pub fn on_recovered(&mut self) {
         self.open.clear();
     }
 
-    /// Everything has been exchanged anew.
+    /// Everything has been exchanged again.
     pub fn on_exchanged(&mut self) {
         self.open.clear();
         for node in self.all.drain(..) {
@@ -144,7 +146,7 @@ mod tests {
         Scheme::Rs { data: 4, parity: 3 },
     ];
 
-    /// What the restart would find: all shards and parts but those of lost nodes, and the answer of its own table.
+    /// Asks the restart's own table, with all shards and parts except those of lost nodes.
     fn by_holdings(survivors: &Survivors, lost: &[u32]) -> bool {
         let ranks = survivors.nodes * survivors.ranks_per_node;
         let mut all = Vec::new();
@@ -168,7 +170,7 @@ mod tests {
         (0..ranks).all(|rank| table.has(Rank(rank)))
     }
 
-    /// Nodes that are lost together: the same as the code that rebuilds says, with one rank a node and with several, and racks.
+    /// If nodes are lost together, the answer agrees with the code that rebuilds, with one rank or several on a node, and with racks.
     #[test]
     fn what_survives_is_what_a_restart_would_find() {
         let mut rng = Rng::new(5);
@@ -205,7 +207,7 @@ mod tests {
         assert!(Survivors::new(4, 1, &[], Scheme::None).is_none());
     }
 
-    /// Rebuilt shards are there; what was kept for others is not, until the next exchange.
+    /// Rebuilt shards are available. What was kept for others is missing until the next exchange.
     #[test]
     fn what_was_kept_for_others_is_missing_until_the_next_exchange() {
         let survivors = Survivors::new(4, 1, &[], Scheme::Partner { copies: 1 }).expect("one");

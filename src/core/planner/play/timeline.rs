@@ -1,14 +1,14 @@
-//! What is done when, and what counts when, from a start on while nothing fails.
+//! Works out when each checkpoint is done and when it counts, from a start until something fails.
 //!
-//! Nothing of that is left to chance. Where no checkpoint waits for another one it is known in closed form. If flushes fall behind, because
-//! they take longer than the time to the next one or because node memory has no room for another version, the first checkpoints are worked
-//! out one by one and the pace of the later ones is taken for what comes after.
+//! Nothing here depends on chance. If no checkpoint waits for another, the times are known in closed form. Flushes fall behind if they take
+//! longer than the time to the next one, or if node memory has no room for another version. The first checkpoints are then worked out one
+//! by one, and the mean pace of the later half is extrapolated to all that follow.
 
 use crate::policy::intervals::LEVELS_MAX;
 
-/// Checkpoints that are worked out one by one at most: 1.5 MB.
+/// The maximum number of checkpoints that are worked out one by one (1.5 MB).
 const WALKED_MAX: u64 = 1 << 16;
-/// Versions that are still being written at most: with more of them one would be years behind.
+/// The maximum number of versions that are still being written. With more, the flushes would be years behind.
 const OPEN_MAX: u64 = 64;
 
 /// A pattern with its costs in seconds.
@@ -16,22 +16,22 @@ const OPEN_MAX: u64 = 64;
 pub(super) struct Pace {
     /// Work between two checkpoints.
     pub segment: f64,
-    /// Levels that are used.
+    /// The number of levels that are used.
     pub used: usize,
-    /// Every how many-th checkpoint goes to each of them; never: the largest number.
+    /// For each level, n if every n-th checkpoint goes to it; the largest number if none does.
     pub every: [u64; LEVELS_MAX],
-    /// For which one blocks.
+    /// For each level, how long a checkpoint blocks the program.
     pub costs: [f64; LEVELS_MAX],
-    /// From its capture until it counts.
+    /// For each level, the time from a checkpoint's capture until it counts.
     pub delays: [f64; LEVELS_MAX],
 }
 
-/// Checkpoints from a start on, whose number is 0.
+/// The checkpoints after a start, which has the number 0.
 #[derive(Clone, Debug)]
 pub(super) struct Timeline<'a> {
     pace: &'a Pace,
     walked: Option<&'a Walked>,
-    /// How far each level's turn is at the start: 0 just had it.
+    /// For each level, how many checkpoints ago it had its turn when the start was made; 0: just then.
     phase: [u64; LEVELS_MAX],
     mean: f64,
     costs: f64,
@@ -44,7 +44,7 @@ impl Pace {
         self.segment + self.costs[0] + higher.sum::<f64>()
     }
 
-    /// Seconds between two checkpoints of a level, at least.
+    /// The least number of seconds between two checkpoints of a level.
     fn period(&self, level: usize) -> f64 {
         self.every[level] as f64 * (self.segment + self.costs[0])
     }
@@ -58,21 +58,22 @@ impl<'a> Timeline<'a> {
         timeline
     }
 
-    /// The next checkpoint goes to all levels, as the first of a session does.
+    /// Sets the phases so that the next checkpoint goes to all levels, as the first of a session does.
     pub fn start_all(&mut self) {
         for level in 0..self.pace.used {
             self.phase[level] = self.pace.every[level] - 1;
         }
     }
 
-    /// The start is the checkpoint of that number; levels have those whose number is a multiple.
+    /// Sets the phases so that the start is checkpoint `index` of the pattern, in which a level has the checkpoints whose number is a
+    /// multiple of its interval.
     pub fn start_at(&mut self, index: u64) {
         for level in 0..self.pace.used {
             self.phase[level] = index % self.pace.every[level];
         }
     }
 
-    /// When a checkpoint is done on all its levels: seconds from the start.
+    /// When a checkpoint is done on all its levels, in seconds from the start.
     pub fn done(&self, index: u64) -> f64 {
         if let Some(walked) = self.walked {
             return walked.done(index);
@@ -86,7 +87,7 @@ impl<'a> Timeline<'a> {
         done
     }
 
-    /// The last one that is done by then.
+    /// The last checkpoint that is done by `time`.
     pub fn last(&self, time: f64) -> u64 {
         if let Some(walked) = self.walked {
             return walked.last(time);
@@ -108,18 +109,18 @@ impl<'a> Timeline<'a> {
         last as f64 * self.pace.segment + (time - self.done(last)).clamp(0.0, self.pace.segment)
     }
 
-    /// Seconds up to a checkpoint in which captures waited for room.
+    /// Seconds that captures up to checkpoint `last` have waited for room.
     pub fn waited(&self, last: u64) -> f64 {
         self.walked.map_or(0.0, |walked| walked.done(last) - last as f64 * self.mean).max(0.0)
     }
 
-    /// The newest one up to `last` that goes to a level.
+    /// The newest checkpoint up to `last` that goes to a level.
     pub fn due(&self, level: usize, last: u64) -> Option<u64> {
         let every = self.pace.every[level];
         ((self.phase[level] + last) / every * every).checked_sub(self.phase[level]).filter(|index| *index > 0)
     }
 
-    /// The newest one that counts on a level by then, and `last` is done.
+    /// The newest checkpoint that counts on a level at `time`, where `last` is the last one that is done.
     pub fn newest(&self, level: usize, last: u64, time: f64) -> Option<u64> {
         if let Some(walked) = self.walked {
             let known = walked.newest(level, time);
@@ -129,7 +130,7 @@ impl<'a> Timeline<'a> {
         let newest = self.due(level, last)?;
         match self.counts(level, newest) <= time {
             true => Some(newest),
-            // Those that overtake each other are a matter of the slow way.
+            // Checkpoints that overtake each other are left to [`Walked`].
             false => self.due(level, self.last((time - self.pace.delays[level]).max(0.0))),
         }
     }
@@ -142,12 +143,12 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// When the first one counts there.
+    /// When the first checkpoint counts on a level.
     pub fn first_counts(&self, level: usize) -> f64 {
         self.counts(level, self.pace.every[level] - self.phase[level])
     }
 
-    /// Which level is being written at a time after checkpoint `last`; 0 while it works.
+    /// Which level is being written at a time after checkpoint `last`; 0 while the program works.
     pub fn written(&self, last: u64, time: f64) -> usize {
         let mut end = self.done(last) + self.pace.segment + self.pace.costs[0];
         if time <= end {
@@ -169,15 +170,15 @@ impl<'a> Timeline<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Walked {
     done: Vec<f64>,
-    /// Of each level: which count, and when.
+    /// For each level, the checkpoints that count on it, and when.
     counts: [Vec<(u64, f64)>; LEVELS_MAX],
-    /// Seconds from one to the next behind the last that was worked out.
+    /// Seconds from one checkpoint to the next after the last that was worked out.
     pace: f64,
 }
 
 impl Walked {
-    /// `None` where none waits for another one. `versions` find room in node memory: the newest, which stays for a restart, the one that is
-    /// captured, and those that are still being written.
+    /// Returns `None` if no checkpoint waits for another. `versions` fit in node memory: the newest, which stays for a restart, the one
+    /// that is being captured, and those that are still being written.
     pub fn new(pace: &Pace, versions: u64) -> Option<Walked> {
         let delayed = (0..pace.used).filter(|level| pace.delays[*level] > 0.0);
         let is_behind = delayed.clone().any(|level| pace.delays[level] > pace.period(level));
@@ -187,7 +188,7 @@ impl Walked {
         let room = versions.saturating_sub(2).min(OPEN_MAX) as usize;
         let count = pace.every[pace.used - 1].saturating_mul(2).saturating_add(2).clamp(256, WALKED_MAX);
         let mut walked = Walked { done: Vec::with_capacity(count as usize), counts: Default::default(), pace: 0.0 };
-        // When the versions before the newest are written that are not yet, and the newest.
+        // When the unwritten versions before the newest will have been written, and when the newest will.
         let (mut open, mut newest): (Vec<f64>, f64) = (Vec::new(), 0.0);
         let (mut now, mut ends) = (0.0f64, [0.0f64; LEVELS_MAX]);
         for index in 0..count {
@@ -204,7 +205,7 @@ impl Walked {
             open.push(newest);
             newest = now;
             for level in (0..pace.used).filter(goes_to) {
-                // One at a time.
+                // A level takes one checkpoint at a time.
                 ends[level] = ends[level].max(now) + pace.delays[level];
                 walked.counts[level].push((index + 1, ends[level]));
                 newest = newest.max(ends[level]);
@@ -215,7 +216,7 @@ impl Walked {
         Some(walked)
     }
 
-    /// How much of the time captures wait.
+    /// The share of the time in which captures wait.
     pub fn waiting_share(&self, pace: &Pace) -> f64 {
         (1.0 - pace.mean() / self.pace).max(0.0)
     }
@@ -237,7 +238,7 @@ impl Walked {
         }
     }
 
-    /// 0: none yet; `None` where it is not known, behind the end of what was worked out.
+    /// Returns 0 if no checkpoint counts yet, and `None` after the end of what was worked out.
     fn newest(&self, level: usize, time: f64) -> Option<u64> {
         let counts = &self.counts[level];
         let known = counts.partition_point(|(_, at)| *at <= time);
@@ -260,7 +261,7 @@ mod tests {
         Pace { segment: 100.0, used: 3, every, costs: four(costs), delays: four(delays) }
     }
 
-    /// What is known in closed form is what one finds who counts.
+    /// The closed form agrees with counting checkpoint by checkpoint.
     #[test]
     fn the_closed_form_is_what_one_finds_who_counts() {
         let pace = pace([1, 3, 12], [2.0, 7.0, 30.0], [0.0, 50.0, 400.0]);
@@ -297,14 +298,15 @@ mod tests {
 
     #[test]
     fn captures_wait_for_room_and_flushes_for_each_other() {
-        // With room for one version that is being written, the third capture waits for the end of the first one's way to the top: 550 s behind.
+        // With room for one version that is being written, the third capture waits until the first version has reached the
+        // highest level, 550 s later.
         let slow = pace([1, 1, 4], [1.0, 0.0, 0.0], [0.0, 10.0, 550.0]);
         let three = Walked::new(&slow, 3).expect("few");
         let two = Walked::new(&slow, 2).expect("fewer");
         assert_eq!(three.done[..4], [101.0, 202.0, 303.0, 404.0]);
         assert_eq!(two.done[..3], [101.0, 202.0, 652.0]);
         assert_eq!((two.counts[2][0], two.counts[1][2]), ((1, 651.0), (3, 662.0)));
-        // Each of 250 s: one after the other, and the program at their pace.
+        // Each flush takes 250 s. Flushes follow each other, and set the program's pace.
         let behind = Walked::new(&pace([1, 1, 1], [1.0, 0.0, 0.0], [0.0, 0.0, 250.0]), u64::MAX).expect("behind");
         assert_eq!(behind.counts[2][..3], [(1, 351.0), (2, 601.0), (3, 851.0)]);
         let behind = Walked::new(&pace([1, 1, 1], [1.0, 0.0, 0.0], [0.0, 0.0, 250.0]), 3).expect("behind");

@@ -1,23 +1,24 @@
-//! A job whose failures undo no more than what they need another level for: the Markov model of Moody, Bronevetsky, Mohror and de Supinski (2010), written
-//! as a renewal recursion.
+//! Models a job whose failures undo only what needs another level: the Markov model of Moody, Bronevetsky, Mohror and de Supinski (2010),
+//! written as a renewal recursion.
 //!
-//! Segments of work end with a checkpoint of the first level, so many of them are a block that ends with one of the second level, and so on. A failure of a
-//! level's own class repeats that level's block; one of a higher class leaves it. Geometric sums make this one step for each level, however many
-//! segments there are. A checkpoint of a higher level is undone only by failures that need this level or a higher one.
+//! A segment of work ends with a checkpoint of the first level. A number of segments form a block, which ends with a checkpoint of the
+//! second level, and likewise for the higher levels. A failure of a level's own class repeats that level's block, and one of a higher class
+//! leaves it. Geometric sums reduce this to one step for each level, however many segments there are. A checkpoint of a higher level is
+//! undone only by failures that need this level or a higher one.
 
 use super::{LEVELS_MAX, LevelCosts, Pattern};
 
-/// Something that takes time and may end by a failure of a class: the levels are the classes.
+/// A process that takes time and may end by a failure of a class. Classes correspond to levels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Process {
-    /// Expected seconds until it ends, in whichever way.
+    /// The expected seconds until the process ends, in either way.
     time: f64,
-    /// Chances that it ends by a failure of each class. What is missing to 1 is success.
+    /// The chances that the process ends by a failure of each class. The remaining chance is that of success.
     leave: [f64; LEVELS_MAX],
 }
 
 impl Process {
-    /// `length` seconds during which failures of class `from` and of higher ones end it.
+    /// A process of `length` seconds, which a failure of class `from` or of a higher class ends.
     fn atom(length: f64, rates: &[f64; LEVELS_MAX], from: usize) -> Process {
         let all: f64 = rates[from..].iter().sum();
         if all <= 0.0 || length <= 0.0 {
@@ -44,15 +45,15 @@ impl Process {
         }
     }
 
-    /// So many of it in a row; a part of one counts in proportion.
+    /// The process repeated `count` times in a row; a fraction counts in proportion.
     fn times(&self, count: f64) -> Process {
         let failing = self.failing();
-        // 1 + s + s^2 + ...: how often it is begun.
+        // 1 + s + s^2 + ... is how often the process is begun.
         let begun = if failing > 0.0 { -(count * (-failing).ln_1p()).exp_m1() / failing } else { count };
         Process { time: self.time * begun, leave: self.leave.map(|leave| leave * begun) }
     }
 
-    /// Repeated when it ends by a failure of `class`: behind `recovery`, as `again`.
+    /// The process, repeated as `again` after `recovery` whenever it ends by a failure of `class`.
     fn repeated(&self, class: usize, recovery: &Process, again: &Process) -> Process {
         let round = recovery.then(again);
         let rounds = self.leave[class] / (1.0 - round.leave[class]).max(0.0);
@@ -62,11 +63,11 @@ impl Process {
     }
 }
 
-/// The share of the time that is work and stays done, of the merged levels of a pattern.
+/// The share of the time that is spent on work that is kept, for the merged levels of a pattern.
 pub(super) fn efficiency(used: &[LevelCosts], pattern: &Pattern) -> f64 {
     let rates: [f64; LEVELS_MAX] = std::array::from_fn(|class| used.get(class).map_or(0.0, |level| level.rate));
     let intervals = pattern.intervals();
-    // Lower failures during what a higher level does do not undo it, but it waits until they are recovered from.
+    // Lower failures do not undo what a higher level does, but it waits until they have been recovered from.
     let mut stretch = 1.0;
     let mut block = Process { time: pattern.segment, leave: [0.0; LEVELS_MAX] };
     for (class, level) in used.iter().enumerate() {
@@ -79,7 +80,7 @@ pub(super) fn efficiency(used: &[LevelCosts], pattern: &Pattern) -> f64 {
             _ => {
                 let write = Process::atom(cost * stretch, &rates, class);
                 let count = pattern.levels[class].1 as f64;
-                // What was done while the last one did not count yet is lost with it.
+                // Work that was done while the last checkpoint did not count yet is lost with it.
                 let lost = if block.time > 0.0 { delay / block.time } else { 0.0 };
                 (block.times(count).then(&write), block.times(count + lost).then(&write))
             }

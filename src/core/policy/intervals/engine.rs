@@ -1,24 +1,26 @@
-//! A job whose every failure ends all flushes, because the processes that do them die, and whose first checkpoint after a start goes to all
-//! levels, as in the engine.
+//! Models a job in the engine: every failure ends all flushes, because the processes that make them die, and the first checkpoint after a
+//! start goes to all levels.
 //!
-//! A *run* is what lies between two failures: a recovery, and then work and checkpoints in always the same order, until the next failure. A failure that needs a
-//! level undoes what this run did since its last checkpoint there counted; where none has counted yet, all of the run, and what earlier runs did that
-//! was on lower levels only. How much that is follows from how long runs that get that far are, and each level is one linear equation. Every run ends with one
-//! failure, so what stays done of a mean run, times the failures in a second, is the efficiency. Not exact is one thing: where in a segment a failure falls is followed for
-//! the first level only, and work and saving are thought of as mixed evenly for the others.
+//! A *run* is the time between two failures: a recovery, and then work and checkpoints, always in the same order, until the next failure. A
+//! failure that needs a level undoes what this run has done since its last checkpoint that counts there. If no checkpoint counts there yet,
+//! the failure undoes the whole run, and whatever earlier runs had saved on lower levels only. The amount depends on the mean length of the
+//! runs that reach that point, and each level is one linear equation. Every run ends with one failure, so the efficiency is the work of a
+//! mean run that is kept, multiplied by the failures in a second. One thing is not exact: the position of a failure within a segment is
+//! followed only for the first level, and for the others work and saving are assumed to be mixed evenly.
 
 use super::{LEVELS_MAX, LevelCosts, Pattern};
 
-/// By level.
+/// A value for each level.
 type Levels = [f64; LEVELS_MAX];
 
-/// Runs of a job, on average. A run *begins behind* a level when the failures since the last one that computed again need it, and no higher one.
+/// The runs of a job, on average. A run *begins behind* a level if that level is the highest that the failures since
+/// the job last computed need.
 struct Runs {
-    /// Levels that are used.
+    /// The number of levels that are used.
     count: usize,
     /// Failures a second.
     rate: f64,
-    /// The share of failures that need a level.
+    /// For each level, the share of the failures that need it.
     share: Levels,
     /// The chance that a recovery from a level completes.
     recovers: Levels,
@@ -26,11 +28,11 @@ struct Runs {
     computes: f64,
     /// The chance that a run works until its first checkpoint on a level counts.
     counts: Levels,
-    /// Seconds of work since the newest that counts on a level, when a failure comes, where there is one.
+    /// If a checkpoint counts on a level when a failure occurs, the seconds of work since the newest such checkpoint.
     age: Levels,
-    /// Seconds of work of a run whose first one does not count, times the chance of that.
+    /// The seconds of work of a run in which no checkpoint counts on a level, multiplied by the chance of such a run.
     without: Levels,
-    /// Seconds of work of a run that computes.
+    /// The seconds of work of a run that computes.
     work: f64,
 }
 
@@ -50,10 +52,10 @@ impl Runs {
         let fails = |seconds: f64| -(-rate * seconds).exp_m1();
 
         let segment = pattern.segment;
-        // Until the first checkpoint, to all levels, is done.
+        // Seconds until the first checkpoint, which goes to all levels, is done.
         let first = segment + cost.iter().sum::<f64>();
-        // Seconds from one checkpoint of a level to the next, and how many more of them a run sees behind the first. What a checkpoint costs a higher level
-        // lies in them as often as the runs get that far.
+        // Seconds from one checkpoint of a level to the next, and the number of further checkpoints that a run reaches after the first. The
+        // cost of a checkpoint on a higher level is part of the period as often as runs reach it.
         let (mut period, mut later, mut behind) = ([0.0; LEVELS_MAX], [0.0; LEVELS_MAX], [0.0; LEVELS_MAX]);
         for level in (0..count).rev() {
             let of_own = (0..=level).map(|lower| cost[lower] / every[lower] as f64).sum::<f64>();
@@ -62,15 +64,15 @@ impl Runs {
             period[level] = own + if of_higher > 0.0 { of_higher * (rate * own).exp_m1() } else { 0.0 };
             let grows = (rate * period[level]).exp_m1();
             later[level] = (rate * cost[level]).exp() / grows;
-            // How long ago the last one was, when a failure comes.
+            // How long before a failure the last checkpoint was taken.
             behind[level] = 1.0 / rate - period[level] / grows;
         }
         let mean = period[0];
         let working = segment / mean;
         let (is_first, is_next) = (survives(first), survives(mean));
         let counts = by_level(&|level| is_first * survives(delay[level]));
-        // The work since the last checkpoint, as if work and saving were mixed evenly, and by how much it differs, because all of the saving comes behind the
-        // work.
+        // The work since the last checkpoint, as if work and saving were mixed evenly, and the difference to that, because all of the
+        // saving follows the work.
         let worked = fails(segment) / rate;
         let exact = (worked - segment * is_next) / (1.0 - is_next);
         let correction = exact - working * behind[0];
@@ -79,7 +81,7 @@ impl Runs {
             let later = working * (is_first - counts[level]) / rate;
             worked + later - (segment + working * delay[level]) * counts[level]
         };
-        // Time that is not work: the first checkpoint, of which the chance that it gets as far as a level falls, and the later ones.
+        // Time that is not work: the first checkpoint, which reaches each further level with a smaller chance, and the later checkpoints.
         let (mut saved, mut begun) = (0.0, survives(segment));
         for level in 0..count {
             let fails = fails(cost[level]);
@@ -105,11 +107,12 @@ impl Runs {
         }
     }
 
-    /// Seconds of work that a failure undoes which needs `level`; and, by the lower levels that a run begins behind, what earlier runs have done and a failure
-    /// would undo that needs `level`, times the chance of such a beginning. `below`: that of the lower levels.
+    /// Returns the seconds of work that a failure that needs `level` undoes. For each lower level that a run begins behind, it also returns
+    /// the work of earlier runs that such a failure would undo, multiplied by the chance of such a beginning. `below` holds these values
+    /// for the lower levels.
     fn undone(&self, level: usize, below: &[(f64, Levels)]) -> (f64, Levels) {
         let own = self.computes * (self.counts[level] * self.age[level] + self.without[level]);
-        // With `earlier` seconds at stake when runs begin to compute: linear in these.
+        // If `earlier` seconds are at stake when runs begin to compute, the result is linear in them.
         let with = |earlier: f64| {
             let undone = own + (1.0 - self.counts[level]) * earlier;
             let mut stake = [0.0; LEVELS_MAX];
@@ -129,7 +132,7 @@ impl Runs {
         (undone, stake)
     }
 
-    /// Seconds of work that a mean run loses, its own or that of earlier ones.
+    /// The seconds of work that a mean run loses, from its own work and from that of earlier runs.
     fn lost(&self) -> f64 {
         let mut below: Vec<(f64, Levels)> = Vec::with_capacity(self.count);
         for level in 0..self.count {
@@ -143,12 +146,12 @@ impl Runs {
     }
 }
 
-/// The chance that what begins behind a level continues otherwise than by a failure, while it recovers, that needs no higher one.
+/// The chance that a run that begins behind a level does not continue with a failure, during its recovery, that needs no higher level.
 fn passes(behind: usize, share: &Levels, recovers: &Levels) -> f64 {
     1.0 - (1.0 - recovers[behind]) * share[..=behind].iter().sum::<f64>()
 }
 
-/// The share of runs that begin behind each level: by the failure before, or by the one that a recovery did not get past.
+/// The share of runs that begin behind each level, by the failure before or by the failure that a recovery did not survive.
 fn begins(count: usize, share: &Levels, recovers: &Levels) -> Levels {
     let mut begins = [0.0; LEVELS_MAX];
     for level in 0..count {
@@ -159,7 +162,7 @@ fn begins(count: usize, share: &Levels, recovers: &Levels) -> Levels {
     begins.map(|begins| begins / all)
 }
 
-/// The share of the time that is work and stays done, of the merged levels of a pattern.
+/// The share of the time that is spent on work that is kept, for the merged levels of a pattern.
 pub(super) fn efficiency(used: &[LevelCosts], pattern: &Pattern) -> f64 {
     if used.iter().all(|level| level.rate == 0.0) {
         let costs = used.iter().zip(pattern.intervals()).map(|(level, interval)| level.cost(interval) / interval);

@@ -9,7 +9,7 @@ fn percent(efficiency: f64) -> f64 {
     (efficiency * 1000.0).round() / 10.0
 }
 
-/// Daly 2006, section 5: a dump takes 5 minutes, M is 24 h, 6 h and 15 min.
+/// Daly (2006), section 5, with a dump of 5 minutes and M of 24 h, 6 h and 15 min.
 #[test]
 fn the_intervals_of_one_level_are_dalys() {
     let minutes = [24.0 * 60.0, 6.0 * 60.0, 15.0].map(|mtbf| (daly(5.0, mtbf) * 10.0).round() / 10.0);
@@ -39,8 +39,8 @@ fn where_little_is_lost_first_order_is_near_to_the_chain() {
     }
 }
 
-/// Lee et al. 2019, at 3.6 EFLOP with 16 GPUs for each CPU: the printed figure, with recovery at the rates of writing, without, and to first order. The
-/// first four are to be within 0.7 points of the print.
+/// Lee et al. (2019), at 3.6 EFLOP with 16 GPUs for each CPU: the printed figure, then the model with recovery at the rates of writing,
+/// without recovery, and to first order. The first four settings must be within 0.7 points of the printed figure.
 #[test]
 fn the_papers_numbers() {
     let free = |level: LevelCosts| LevelCosts { recovery: 0.0, ..level };
@@ -96,7 +96,7 @@ fn any_level() -> impl Strategy<Value = LevelCosts> {
 
 fn any_levels() -> impl Strategy<Value = Vec<LevelCosts>> {
     prop::collection::vec(any_level(), 1..=3).prop_map(|mut levels| {
-        // Higher levels are dearer, and needed less often.
+        // Higher levels cost more, and are needed less often.
         for at in 1..levels.len() {
             let before = levels[at - 1];
             let factor = 1.0 + levels[at].blocking / 10.0;
@@ -113,7 +113,7 @@ fn any_conduct() -> impl Strategy<Value = Conduct> {
     prop_oneof![Just(Conduct::Chain), Just(Conduct::Engine)]
 }
 
-/// The best of a grid: counts and segments that are a fifth apart.
+/// The best pattern of a grid, with counts and segments that are a fifth apart.
 fn by_force(levels: &[LevelCosts], conduct: Conduct) -> f64 {
     let grid =
         |from: f64, to: f64| std::iter::successors(Some(from), |at| Some(at * 1.2)).take_while(move |at| *at < to);
@@ -141,7 +141,7 @@ fn by_force(levels: &[LevelCosts], conduct: Conduct) -> f64 {
     most
 }
 
-/// How many machines are drawn: 2,000 by `BIVOUAC_TEST_DRAWS=2000 cargo test --release -p bivouac-core --lib intervals`.
+/// The number of random machines; 2,000 with `BIVOUAC_TEST_DRAWS=2000 cargo test --release -p bivouac-core --lib intervals`.
 fn draws() -> u32 {
     std::env::var("BIVOUAC_TEST_DRAWS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
 }
@@ -158,8 +158,9 @@ proptest! {
 }
 
 proptest! {
-    /// By the engine's rules it may, where a job gets nowhere: what blocks for longer lets writes behind the program come further before the next failure (a
-    /// machine that computes 0.5 % of its time computed 0.7 % with a blocking time three times as long).
+    /// By the engine's rules, a worse cost may help a job that makes almost no progress: a longer blocking time lets background
+    /// writes come further before the next failure. (A machine that computed 0.5 % of its time computed 0.7 % with a blocking
+    /// time three times as long.)
     #[test]
     fn what_gets_worse_never_helps(levels in any_levels(), conduct in any_conduct(), which in 0usize..3, factor in 1.0..4.0f64) {
         let which = which % levels.len();
@@ -182,7 +183,8 @@ proptest! {
         }
     }
 
-    /// By the chain. The engine's first checkpoint goes to all levels, so one that comes soon because it costs nothing brings others that do.
+    /// This holds for the chain. The engine's first checkpoint goes to all levels, so an early checkpoint that costs nothing causes
+    /// checkpoints on other levels that do cost something.
     #[test]
     fn a_level_that_costs_nothing_is_used(levels in any_levels(), rate in 1e-7..1e-4f64) {
         let free = [vec![LevelCosts::blocking(0.0, 0.0, rate)], levels].concat();
@@ -209,7 +211,7 @@ fn nonsense_has_no_pattern() {
     assert_eq!((best(&[], 0, Conduct::Chain), best(&[MEMORY; 5], 0, Conduct::Chain)), (None, None));
 }
 
-/// Nothing fails: only checkpoints take time. And rates that are next to nothing are next to that.
+/// Without failures, only checkpoints take time. Nearly the same holds for rates near zero.
 #[test]
 fn without_failures_only_checkpoints_take_time() {
     let pattern = Pattern { segment: 90.0, levels: vec![(0, 1), (1, 2)] };
@@ -222,7 +224,7 @@ fn without_failures_only_checkpoints_take_time() {
     }
 }
 
-/// What changes little soon moves less.
+/// With a volume that grows slowly, an early checkpoint moves less.
 #[test]
 fn a_volume_that_saturates_makes_short_intervals_cheaper() {
     let volume = Volume { least: 0.05, most: 1.0, saturates_after: 3600.0 };

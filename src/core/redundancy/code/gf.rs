@@ -1,9 +1,9 @@
 //! The field with 256 elements: bytes as polynomials over {0, 1}, modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11d).
 //!
-//! Addition is exclusive or. Only single values are handled here: coefficients, and what they are tested against.
+//! Addition is exclusive or. This module handles only single values: coefficients, and values in tests.
 #![forbid(unsafe_code)]
 
-/// The low byte of the polynomial: what x^8 is.
+/// The low byte of the polynomial, to which x^8 reduces.
 const REDUCTION: u8 = 0x1d;
 
 /// x times the value.
@@ -25,9 +25,9 @@ pub(super) const fn multiply(a: u8, b: u8) -> u8 {
     sum
 }
 
-/// What the value is multiplied by to give 1; zero, which has no inverse, gives zero.
+/// The inverse, by which the value is multiplied to give 1. Zero has no inverse, and gives zero.
 pub(super) const fn inverse(value: u8) -> u8 {
-    // All 255 values but zero form a group, so value^254 times value is 1. 254 is 2 + 4 + … + 128.
+    // The 255 nonzero values form a group, so value^254 times value is 1. 254 is 2 + 4 + … + 128.
     let (mut product, mut power, mut step) = (1, value, 0);
     while step < 7 {
         power = multiply(power, power);

@@ -1,22 +1,23 @@
-//! ISA-L, Intel's library of erasure-code kernels, opened at run time where it is installed.
+//! ISA-L, Intel's library of erasure-code kernels, opened at run time if it is installed.
 //!
-//! Two of its functions do everything: `ec_init_tables` prepares factors and `ec_encode_data_update` adds multiples of
-//! one source to several targets. They are always used together, because the layout of the tables is the library's own
-//! business and differs between its versions and processors. A library that does not give our bytes is not used.
+//! Two of its functions suffice: `ec_init_tables` prepares factors, and `ec_encode_data_update` adds multiples of one
+//! source to several targets. They are always used together, because the layout of the tables is internal to the
+//! library and differs between its versions and between processors. A library whose results differ from ours is not
+//! used.
 
 use super::gf;
 use std::ffi::{CStr, c_int, c_uchar, c_void};
 
 /// The name by which all 2.x versions are found.
 const LIBRARY: &CStr = c"libisal.so.2";
-/// Bytes of table per factor.
+/// The number of bytes of table for each factor.
 const TABLE: usize = 32;
-/// Targets per call: more are done in several calls.
+/// The maximum number of targets per call; more targets take several calls.
 const TARGETS_MAX: usize = 8;
-/// The library is given whole lines of its widest registers; shorter pieces take other paths in it, which differ between
-/// versions.
+/// The library gets only multiples of the width of its widest registers, because shorter pieces take other paths in it,
+/// which differ between versions.
 pub(super) const LINE: usize = 64;
-/// Bytes per call: the library counts in C integers.
+/// The maximum number of bytes per call: the library counts in C integers.
 const BYTES_MAX: usize = 1 << 30;
 
 /// `void ec_init_tables(int k, int rows, unsigned char *a, unsigned char *gftbls)`
@@ -25,7 +26,7 @@ type InitTables = unsafe extern "C" fn(c_int, c_int, *mut c_uchar, *mut c_uchar)
 /// unsigned char **coding)`
 type EncodeUpdate = unsafe extern "C" fn(c_int, c_int, c_int, c_int, *mut c_uchar, *mut c_uchar, *mut *mut c_uchar);
 
-/// The functions of a library that was opened and tried.
+/// The functions of a library that was opened and tested.
 #[derive(Clone, Copy)]
 pub(super) struct Isal {
     init_tables: InitTables,
@@ -33,13 +34,13 @@ pub(super) struct Isal {
 }
 
 impl Isal {
-    /// Opens the library and tries it.
+    /// Opens the library and tests it.
     ///
     /// # Errors
-    /// Why it cannot be used, in words.
+    /// The reason, in words, why the library cannot be used.
     pub fn open() -> Result<Isal, String> {
         // SAFETY: the name is a C string; ISA-L's initialisers touch nothing but itself. The handle is never closed, so
-        // the functions stay for as long as the process.
+        // the functions stay valid as long as the process lives.
         let handle = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             return Err(last_error());
@@ -60,8 +61,8 @@ impl Isal {
     /// `target ^= factor * source` for each factor and its target.
     ///
     /// # Panics
-    /// If there are not as many targets as factors, or if a length is not that of the source, or if that is not a
-    /// multiple of [`LINE`].
+    /// If the number of targets differs from that of factors, if the length of a target differs from that of the
+    /// source, or if this length is not a multiple of [`LINE`].
     pub fn add(&self, factors: &[u8], source: &[u8], targets: &mut [&mut [u8]]) {
         assert_eq!(factors.len(), targets.len(), "a target for each factor");
         assert!(source.len().is_multiple_of(LINE) && targets.iter().all(|target| target.len() == source.len()));
@@ -77,10 +78,10 @@ impl Isal {
                 for (output, target) in outputs.iter_mut().zip(targets.iter_mut()) {
                     *output = target[start..start + piece.len()].as_mut_ptr();
                 }
-                // SAFETY: `piece` and the `rows` targets behind `outputs` are `piece.len()` bytes long, which fits an
-                // int (BYTES_MAX); the targets are borrowed mutably, so nothing overlaps; the source is only read,
-                // although C's declaration lacks the const; the tables were made for k = 1 and these rows, and vec_i = 0
-                // is the only source there is.
+                // SAFETY: `piece` and the `rows` targets to which `outputs` points are `piece.len()` bytes long, which
+                // fits an int (BYTES_MAX); the targets are borrowed mutably, so nothing overlaps; the source is only
+                // read, although C's declaration lacks the const; the tables were made for k = 1 and these rows, and
+                // vec_i = 0 is the only source.
                 unsafe {
                     (self.encode_update)(
                         piece.len() as c_int,
@@ -97,7 +98,7 @@ impl Isal {
         clean_wide_registers();
     }
 
-    /// Tries each factor on each byte, and each number of targets.
+    /// Tests each factor on each byte, and each number of targets.
     fn gives_our_bytes(&self) -> bool {
         let source: [u8; 256] = std::array::from_fn(|at| at as u8);
         let values: [u8; 256] = std::array::from_fn(|at| (at as u8).wrapping_mul(41));
@@ -120,9 +121,9 @@ impl Isal {
     }
 }
 
-/// Zeroes the upper halves of the vector registers. ISA-L (2.30) leaves values there, and until somebody clears them every
-/// 128-bit instruction of the process, also those of the application, has to keep them: measured, they slow the portable
-/// loop of this project down by a factor of four.
+/// Zeroes the upper halves of the vector registers. ISA-L (2.30) leaves values there. Until these are cleared, every
+/// 128-bit instruction of the process, including those of the application, has to preserve them. By measurement, they make
+/// the portable loop of this project four times slower.
 fn clean_wide_registers() {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx") {
@@ -143,9 +144,10 @@ fn symbol(handle: *mut c_void, name: &CStr) -> Result<*mut c_void, String> {
     if address.is_null() { Err(last_error()) } else { Ok(address) }
 }
 
-/// What the dynamic loader says about its last failure in this thread.
+/// The dynamic loader's message about its last failure in this thread.
 fn last_error() -> String {
-    // SAFETY: dlerror gives null or a C string that stays until this thread's next call of the loader; it is copied here.
+    // SAFETY: dlerror gives null or a C string that stays valid until this thread's next call to the loader; it is copied
+    // here.
     let text = unsafe {
         let text = libc::dlerror();
         if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy().into_owned()) }
@@ -165,7 +167,7 @@ mod tests {
         }
     }
 
-    /// Adds products, except for those of `WRONG`, which come out wrong.
+    /// Adds products; one product of the factor `WRONG` is wrong.
     unsafe extern "C" fn update<const WRONG: i32>(
         length: c_int,
         _: c_int,

@@ -1,8 +1,8 @@
 //! The loops over bytes: `target ^= factor * source`, for one target or for several at once.
 //!
-//! Factor 1 is exclusive or and factor 0 nothing at all; both are plain loops. Other factors go to ISA-L where it can be
-//! opened, otherwise to a loop of our own that gives the same bytes at a fraction of the speed. Which one it is, the log
-//! says once (`event=erasure-kernel`).
+//! Factor 1 means exclusive or, which a plain loop does, and factor 0 means that nothing is done. ISA-L handles the
+//! other factors if it can be opened. Otherwise a loop of our own gives the same bytes at a fraction of the speed. The
+//! log says once which of the two is used (`event=erasure-kernel`).
 #![forbid(unsafe_code)]
 
 use super::gf;
@@ -10,7 +10,7 @@ use super::isal::{Isal, LINE};
 use crate::base::log;
 use std::sync::OnceLock;
 
-/// What multiplies.
+/// The code that multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     /// ISA-L, a library of the system.
@@ -20,7 +20,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// The fastest one that this process can use. The first call looks for ISA-L and logs what it found.
+    /// The fastest kernel that this process can use. The first call looks for ISA-L and logs what it found.
     ///
     /// # Blocking
     /// The first call may read a library from disk.
@@ -37,7 +37,7 @@ impl Kernel {
     }
 }
 
-/// The library, opened at the first call.
+/// The library, which the first call opens.
 fn isal() -> Option<&'static Isal> {
     static ISAL: OnceLock<Option<Isal>> = OnceLock::new();
     ISAL.get_or_init(|| match Isal::open() {
@@ -57,13 +57,14 @@ fn isal() -> Option<&'static Isal> {
     .as_ref()
 }
 
-/// A factor that bytes are multiplied by, prepared once.
+/// A factor for multiplying bytes, prepared once.
 #[derive(Clone, Copy)]
 pub struct Factor {
     value: u8,
-    /// The value times x^0 to x^7: the product of a byte is the sum of those whose bit is set.
+    /// The value times x^0 to x^7. The product with a byte is the sum of those entries for which the bit of the byte is
+    /// set.
     products: [u8; 8],
-    /// `None`: the portable loop, on purpose or for want of the library.
+    /// `None`: the portable loop is used, on purpose or because there is no library.
     isal: Option<&'static Isal>,
 }
 
@@ -75,13 +76,14 @@ impl std::fmt::Debug for Factor {
 }
 
 impl Factor {
-    /// Prepares a factor for the best kernel there is.
+    /// Prepares a factor for the best available kernel.
     pub fn new(value: u8) -> Factor {
-        // Exclusive or needs no library, so that partner and xor never look for one.
+        // Exclusive or needs no library, so the schemes `partner` and `xor` never look for one.
         Factor { isal: if value > 1 { isal() } else { None }, ..Factor::portable(value) }
     }
 
-    /// Prepares a factor for the portable loop, whatever is installed: the same bytes, for tests and measurements.
+    /// Prepares a factor for the portable loop, even if the library is installed. It gives the same bytes, and is used
+    /// in tests and measurements.
     pub fn portable(value: u8) -> Factor {
         let mut products = [value; 8];
         for bit in 1..8 {
@@ -95,8 +97,8 @@ impl Factor {
         self.value
     }
 
-    /// `target ^= factor * source`. A target that is longer than the source keeps its rest, as if the source ended in
-    /// zeros.
+    /// `target ^= factor * source`. If a target is longer than the source, its remaining bytes do not change, as if the
+    /// source ended in zeros.
     ///
     /// # Panics
     /// If the target is shorter than the source.
@@ -105,17 +107,17 @@ impl Factor {
     }
 }
 
-/// [`Factor::add_to`] with one source, for each factor and the target at the same place, in fewer passes over the
-/// source.
+/// Does the same as [`Factor::add_to`] with one source for each factor and the target at the same index, in fewer
+/// passes over the source.
 ///
 /// # Panics
-/// If there are not as many targets as factors, or if a target is shorter than the source.
+/// If the number of targets differs from that of factors, or if a target is shorter than the source.
 pub fn add_to_all(factors: &[Factor], source: &[u8], targets: &mut [&mut [u8]]) {
     assert_eq!(factors.len(), targets.len(), "a target for each factor");
     assert!(targets.iter().all(|target| target.len() >= source.len()), "a target is shorter than the source");
-    // Whole lines go to the library, with the factors that are prepared for it. Everything else, and the ends, go to the
-    // loops below: also exclusive or, which takes longer in the library than in a pass of its own (measured: 12 % of
-    // an encoding).
+    // The library handles whole lines, with the factors that are prepared for it. The loops below handle everything
+    // else, including the ends, and also exclusive or, which takes longer in the library than in a pass of its own (by
+    // 12 % of an encoding, as measured).
     let whole = source.len() - source.len() % LINE;
     if whole > 0
         && let Some(isal) = factors.iter().find_map(|factor| factor.isal)
@@ -128,7 +130,7 @@ pub fn add_to_all(factors: &[Factor], source: &[u8], targets: &mut [&mut [u8]]) 
             .unzip();
         isal.add(&values, &source[..whole], &mut lines);
     }
-    // In pieces that stay in the first-level cache from one target to the next.
+    // The source is processed in pieces that stay in the first-level cache from one target to the next.
     for (piece, start) in source.chunks(PIECE).zip((0..).step_by(PIECE)) {
         for (factor, target) in factors.iter().zip(targets.iter_mut()) {
             let done = if factor.isal.is_some() { whole.saturating_sub(start).min(piece.len()) } else { 0 };
@@ -137,11 +139,11 @@ pub fn add_to_all(factors: &[Factor], source: &[u8], targets: &mut [&mut [u8]]) 
     }
 }
 
-/// Bytes of a source that are added to all targets before the next ones are looked at.
+/// The number of bytes of a source that are added to all targets before the next bytes are processed.
 const PIECE: usize = 4096;
 
 impl Factor {
-    /// The loops of this file; both slices have one length.
+    /// The loops of this file; both slices have the same length.
     fn add_here(&self, source: &[u8], target: &mut [u8]) {
         match self.value {
             0 => {}
@@ -151,11 +153,12 @@ impl Factor {
     }
 }
 
-// Both loops are functions of their own and not inlined: as arguments the slices are known not to overlap, which lets the
-// compiler do 16 bytes at a time without looking first.
+// Both loops are separate functions that are not inlined. As arguments, the slices are known not to overlap, so the
+// compiler can process 16 bytes at a time without checking first.
 
-/// The sum over the bits of a byte, as masks and not as branches, so that the compiler does it for many bytes at a time.
-/// Looking each product up in a table of 256 takes up to twice as long, because a table cannot be read for many bytes at once.
+/// Computes the sum over the bits of a byte with masks instead of branches, so that the compiler can process many bytes at a
+/// time. A look-up of each product in a table of 256 entries takes up to twice as long, because a table cannot be read for
+/// many bytes at once.
 #[inline(never)]
 fn multiply_add(products: &[u8; 8], source: &[u8], target: &mut [u8]) {
     for (byte, sum) in source.iter().zip(target) {
@@ -186,7 +189,7 @@ mod tests {
         (0..len).map(|_| rng.next_u64() as u8).collect()
     }
 
-    /// What the loops must give, one byte at a time.
+    /// The result that the loops must give, computed one byte at a time.
     fn expected(factor: u8, source: &[u8], target: &[u8]) -> Vec<u8> {
         let padded = source.iter().copied().chain(std::iter::repeat(0));
         target.iter().zip(padded).map(|(sum, byte)| sum ^ gf::multiply(factor, byte)).collect()
@@ -232,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_told_and_a_present_one_is_used() {
-        // Both ways are right; what is in use must be what the factors say.
+        // Both kernels are correct, but the one in use must match the prepared factors.
         match Kernel::best() {
             Kernel::IsaL => assert!(Factor::new(2).isal.is_some()),
             Kernel::Portable => {

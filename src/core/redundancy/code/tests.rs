@@ -1,4 +1,4 @@
-//! Codes as a whole: golden coefficients, every loss that a set is made for, and what cannot be repaired.
+//! Codes as a whole: golden coefficients, every loss that a set must survive, and losses that cannot be repaired.
 #![forbid(unsafe_code)]
 
 use super::*;
@@ -57,8 +57,8 @@ fn the_coefficients_are_those_of_the_format() {
     assert_eq!(coefficients(code(4, 2)), [[1, 1, 1, 1], [166, 70, 187, 123]]);
     assert_eq!(coefficients(code(8, 2)), [[1; 8], [156, 172, 153, 220, 171, 60, 151, 92]]);
     assert_eq!(coefficients(code(3, 3)), [[1, 1, 1], [201, 83, 122], [244, 142, 186]]);
-    // All codes of the configuration and the largest ones, as one checksum. It comes from another program, which
-    // evaluates the formula of the document in another language.
+    // One checksum over all codes of the configuration and the largest ones. Its expected value comes from another
+    // program, in another language, which evaluates the formula of the document.
     let mut all = Vec::new();
     for parity in 1..=8 {
         for data in (1..=64 - parity).chain([256 - parity]) {
@@ -170,7 +170,7 @@ proptest! {
             present.remove((rng.next_u64() % present.len() as u64) as usize);
         }
         let missing = (0..256).find(|member| !present.contains(member)).unwrap();
-        // Checked on one byte per member: the sum over the terms is the member.
+        // One byte per member suffices: the sum over the terms must be the member.
         let data: Vec<u8> = (0..code.data()).map(|_| rng.next_u64() as u8).collect();
         let value = |member: u32| (0..code.data()).fold(0, |sum, at| sum ^ gf::multiply(code.entry(member, at), data[at as usize]));
         let terms = code.recovery(&present, missing).unwrap();

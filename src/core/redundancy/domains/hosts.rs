@@ -1,13 +1,13 @@
 //! Lists of hosts as SLURM writes them: `node[01-16,20],login1,rack[1-2]node[1-8]`.
 //!
-//! A list is kept as it was written and spelled out name by name when it is used, so that a few characters never stand
-//! for a large allocation; how many names a list stands for is known and bounded before the first one is made.
+//! A list is kept in its written form and is spelled out name by name when it is used, so that a few characters never
+//! cause a large allocation. The number of names in a list is known and bounded before the first name is spelled out.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
 use std::ops::ControlFlow;
 
-/// The longest host name, in bytes: that of the domain name system, rounded up.
+/// The maximum length of a host name in bytes: that of the domain name system, rounded up.
 const NAME_BYTES_MAX: usize = 255;
 /// The maximum number of digits of a number in brackets.
 const DIGITS_MAX: usize = 9;
@@ -15,22 +15,22 @@ const DIGITS_MAX: usize = 9;
 /// Why a text is not a list of hosts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostListError {
-    /// An opening bracket without its closing one, or the other way round.
+    /// A bracket is opened but not closed, or closed but not opened.
     #[error("brackets do not match in {0:?}")]
     Brackets(String),
-    /// What is in brackets is not a list of numbers and ranges.
+    /// The text in brackets is not a list of numbers and ranges.
     #[error("{0:?} is not a range of numbers like 01-16")]
     Range(String),
     /// A name that no host can have.
     #[error("{0:?} is not a host name: letters, digits, '.', '_' and '-' are allowed, up to 255 bytes")]
     Name(String),
-    /// Nothing between two commas, or nothing at all.
+    /// There is nothing between two commas, or nothing at all.
     #[error("a host is missing in {0:?}")]
     Empty(String),
     /// The list stands for too many hosts.
     #[error("the list names more than {limit} hosts")]
     TooMany {
-        /// The most that are allowed.
+        /// The maximum number of hosts allowed.
         limit: u64,
     },
 }
@@ -61,7 +61,7 @@ impl HostList {
     /// Reads a list that stands for at most `limit` hosts, counted with repetitions.
     ///
     /// # Errors
-    /// What cannot be read, and [`HostListError::TooMany`] before any name is made.
+    /// What cannot be read; [`HostListError::TooMany`], before any name is spelled out.
     pub fn parse(text: &str, limit: u64) -> Result<HostList, HostListError> {
         let mut list = HostList { patterns: Vec::new(), count: 0 };
         for part in split(text, limit)? {
@@ -76,12 +76,12 @@ impl HostList {
         Ok(list)
     }
 
-    /// How many names the list stands for, with repetitions.
+    /// The number of names in the list, counted with repetitions.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Spells the names out, in the order of the list, until `visit` breaks.
+    /// Passes the names to `visit`, in the order of the list, until it breaks.
     pub fn visit(&self, visit: &mut impl FnMut(&str) -> ControlFlow<()>) -> ControlFlow<()> {
         self.patterns.iter().try_for_each(|pattern| spell(pattern, &mut String::new(), visit))
     }
@@ -106,8 +106,8 @@ impl Part {
     }
 }
 
-/// Appends what the parts stand for to `name`, one way after the other. As deep as there are parts, which is bounded by
-/// the length of a name.
+/// Appends to `name` everything for which the parts stand, one variant after the other. The recursion is as deep as the
+/// number of parts, which the length of a name bounds.
 fn spell(parts: &[Part], name: &mut String, visit: &mut impl FnMut(&str) -> ControlFlow<()>) -> ControlFlow<()> {
     let Some((part, rest)) = parts.split_first() else { return visit(name) };
     let length = name.len();
@@ -131,7 +131,7 @@ fn spell(parts: &[Part], name: &mut String, visit: &mut impl FnMut(&str) -> Cont
     ControlFlow::Continue(())
 }
 
-/// Splits at the commas outside of brackets, into at most `limit` parts.
+/// Splits at the commas outside brackets, into at most `limit` parts.
 fn split(text: &str, limit: u64) -> Result<Vec<&str>, HostListError> {
     let (mut parts, mut start, mut is_inside) = (Vec::new(), 0, false);
     for (at, byte) in text.bytes().enumerate() {
@@ -154,7 +154,7 @@ fn split(text: &str, limit: u64) -> Result<Vec<&str>, HostListError> {
     if parts.iter().any(|part| part.is_empty()) { Err(HostListError::Empty(shown(text))) } else { Ok(parts) }
 }
 
-/// Reads one name with its brackets, which match and hold at most `limit` ranges.
+/// Reads one name with its brackets, which must match and hold at most `limit` ranges.
 fn pattern(text: &str, limit: u64) -> Result<Vec<Part>, HostListError> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let (mut parts, mut rest, mut longest) = (Vec::new(), text, 0);
@@ -187,7 +187,7 @@ impl Numbers {
     }
 }
 
-/// Reads `7` or `01-16`. Leading zeros of the first number belong to all names.
+/// Reads `7` or `01-16`. The leading zeros of the first number set the width for all names.
 fn numbers(text: &str) -> Result<Numbers, HostListError> {
     let wrong = || HostListError::Range(shown(text));
     let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -200,10 +200,10 @@ fn numbers(text: &str) -> Result<Numbers, HostListError> {
     if first <= last { Ok(Numbers { first, last, width }) } else { Err(wrong()) }
 }
 
-/// Characters of a text that are shown in a message.
+/// The maximum number of characters of a text that a message shows.
 const SHOWN_CHARS_MAX: usize = 80;
 
-/// Cuts text for a message.
+/// Shortens text for a message.
 pub(super) fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -277,7 +277,7 @@ mod tests {
                     prop_assert_eq!(names.len() as u64, list.count());
                     prop_assert!((1..=100).contains(&names.len()));
                     prop_assert!(names.iter().all(|name| (1..=NAME_BYTES_MAX).contains(&name.len())));
-                    // Names without brackets stand for themselves.
+                    // Names without brackets remain as they are.
                     prop_assert_eq!(HostList::parse(&names.join(","), 100).unwrap().names(), names);
                 }
             }

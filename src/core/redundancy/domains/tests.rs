@@ -1,4 +1,4 @@
-//! Topologies from text, hosts looked up in them, and what hostile text does not do.
+//! Tests of topologies from text, of the look-up of hosts, and of resistance to hostile text.
 #![forbid(unsafe_code)]
 
 use super::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 const SAMPLE: &str = include_str!("../../../../config/topology.toml");
 
-/// As `scontrol show topology` of SLURM 22.05 prints it.
+/// The output of `scontrol show topology` in SLURM 22.05.
 const SCONTROL: &str = "\
 SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=node[1-4]
 SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=node[5-8,10]
@@ -61,7 +61,7 @@ fn mistakes_in_a_file_are_told_with_their_place() {
         ("[rack]\nr1 = 'node[1-'", "[rack] r1: brackets do not match in \"node[1-\""),
         ("[rack]\nr1 = ''", "[rack] r1: a host is missing"),
         ("[rack]\nr1 = 'a[1-600000]'\nr2 = 'b[1-600000]'", "[rack] r2: the list names more than 1000000 hosts"),
-        // A section that is not chosen is read too.
+        // A section is read even if it is not chosen.
         ("domain = 'a'\n[a]\nx = 'y'\n[b]\nx = '['", "[b] x: brackets"),
     ] {
         let error = Topology::from_toml(text).expect_err(text).to_string();
@@ -98,9 +98,9 @@ fn slurm_without_a_topology_is_told_apart_from_strange_lines() {
 fn short_and_full_names_are_the_same_host() {
     let topology = toml("[rack]\na = 'node1,node2.b.example,10.0.0.1'\nb = '10.0.0.2,10'");
     assert_eq!(of_node("node1.b.example NODE2 node2.b.example Node1", &topology), [0, 0, 0, 0]);
-    // Another domain part is another host, and an address has no short form.
+    // A different domain part means a different host, and an address has no short form.
     assert_eq!(of_node("node2.c.example 10.0.0.2 10.0.0.1 10.0.0.3", &topology), [2, 1, 0, 3]);
-    // Who is listed by the full name is not taken for its namesake.
+    // A host that is listed by its full name is not confused with its namesake.
     let topology = toml("[rack]\na = 'node1'\nb = 'node1.b'\nc = 'node1.c'");
     assert_eq!(of_node("node1 node1.b node1.c node1.d", &topology), [0, 1, 2, 0]);
 }
@@ -111,10 +111,10 @@ fn a_host_in_two_domains_is_an_error_and_a_stranger_is_not() {
     let error = domains_of(&hosts("x1 x3"), &topology).unwrap_err();
     assert_eq!(error.to_string(), "host x3 is listed in a and in b; a host may have only one failure domain");
     assert_eq!(of_node("x1 x5", &topology), [0, 1]);
-    // A short name that could be either of two.
+    // This short name could be either of two hosts.
     let topology = toml("[rack]\na = 'y.a'\nb = 'y.b'");
     assert!(matches!(domains_of(&hosts("y"), &topology), Err(TopologyError::TwoDomains { .. })));
-    // Twice in one domain is no contradiction.
+    // A host may be listed twice in the same domain.
     assert_eq!(of_node("z", &toml("[rack]\na = 'z,z'")), [0]);
 }
 
@@ -153,12 +153,12 @@ fn hostile_text_gives_short_errors() {
     }
     assert!(matches!(Topology::from_toml(&"#".repeat(TEXT_BYTES_MAX + 1)), Err(TopologyError::TooLarge { .. })));
     assert!(matches!(Topology::from_slurm(&" ".repeat(TEXT_BYTES_MAX + 1)), Err(TopologyError::TooLarge { .. })));
-    // A long line with many continuations: copied at each of them, it would take minutes.
+    // This is one long line with many continuations. If it were copied at each of them, this would take minutes.
     let joined = format!("SwitchName={}{}", "s".repeat(TEXT_BYTES_MAX / 2), repeat("\\\n"));
     assert!(matches!(Topology::from_slurm(&joined), Err(TopologyError::Nothing { .. })));
     let error = Topology::from_slurm(&format!("SwitchName={} Nodes=[", repeat("s"))).unwrap_err().to_string();
     assert!(error.len() < 1000);
-    // Many strangers among our own hosts make one short note.
+    // Even many unlisted hosts of the job make only one short note.
     let ours: Vec<String> = (0..100_000).map(|host| format!("h{host}")).collect();
     let domains = domains_of(&ours, &toml("[rack]\na = 'x'")).unwrap();
     assert_eq!(domains.of_node.len(), 100_000);

@@ -1,4 +1,5 @@
-//! The protocol of partners: each rank sends its shard to some, and keeps copies for others, whose digests it checks as they come.
+//! The protocol of partners: each rank sends its shard to some ranks and keeps copies for others. It checks the digests of the
+//! copies as they arrive.
 #![forbid(unsafe_code)]
 
 use super::{COPY, Exchange, Outgoing, Step};
@@ -10,13 +11,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 impl Exchange {
-    /// What each partner is to be sent, one queue for each.
+    /// The parcels to send, in one queue for each partner.
     pub(super) fn plan_copies(&self, to: &[Rank]) -> Vec<VecDeque<Outgoing>> {
         let head = self.spec.source.head();
         let head_len = head.header.body_offset;
         let mut plan = vec![VecDeque::new(); to.len()];
         for piece in pieces(head, self.segment) {
-            // The head is one piece, however long.
+            // The head is a single piece, however long it is, so it is cut here.
             for start in piece.bytes.clone().step_by(self.segment as usize) {
                 let end = (start + self.segment).min(piece.bytes.end);
                 let range = if piece.blocks.is_empty() { start..end } else { piece.bytes.clone() };
@@ -74,7 +75,7 @@ impl Exchange {
             for block in piece.blocks.clone() {
                 let (start, length, expected, region) = head.block_at(block);
                 let (start, length) = ((start - offset) as usize, length as usize);
-                // Padding between regions.
+                // Copies the padding between regions.
                 target[at..start].copy_from_slice(&bytes[at..start]);
                 let found = copy_digest(&bytes[start..start + length], &mut target[start..start + length]);
                 if found != expected {

@@ -1,28 +1,29 @@
-//! Making a checkpoint survive lost nodes: one rank's part in the exchange of one checkpoint.
+//! Makes a checkpoint survive lost nodes: the part of one rank in the exchange of one checkpoint.
 //!
 //! ```text
 //!   each rank                                         to
-//!   HELLO  how long my shard is                       all whom it sends to or hears from
-//!   (slot for what it is going to keep is reserved)
-//!   READY                                             the same
+//!   HELLO  the length of my shard                     all ranks with which I exchange parcels
+//!   (the slot for what I keep is reserved)
+//!   READY                                             the same ranks
 //!   COPY   pieces of my shard, digests checked there  partners
 //!   CHUNK  a segment of one of my chunks              the first parity member of its stripe, at most WINDOW ahead
-//!   CREDIT so many segments are done                  the data members of my stripe
+//!   CREDIT the number of segments that are done       the data members of my stripe
 //!   PARITY a segment of parity 1, 2, …                the other parity members of my stripe
-//!   ABORT  this rank cannot, and why                  the same as HELLO
+//!   ABORT  the reason why I cannot take part          the same ranks as HELLO
 //! ```
 //!
-//! A stripe's first parity member adds up all its parities from the chunks as they arrive and passes the others on: so
-//! each rank sends its shard once, and m-1 parities of a chunk's length, which is as little as the scheme can do with.
-//! Bytes leave straight from the slot of the shard and arrive in buffers of the message layer; segments are
-//! multiplied and added by the workers while the next ones are under way. Memory besides the slots: at most
-//! WINDOW segments of each parity.
+//! A stripe's first parity member adds up all parities of the stripe from the chunks as they arrive, and passes on all
+//! but the first. So each rank sends its shard once, and m-1 parities of a chunk's length, which is the minimum that
+//! the scheme requires. Bytes leave straight from the slot of the shard and arrive in buffers of the message layer. The
+//! workers multiply and add segments while the next ones are under way. In addition to the slots, this takes at most
+//! WINDOW segments of each parity in memory.
 //!
-//! The part of partners is in `copies`, that of the members of a set with parity in `parity`; this file has what both share: saying hello,
-//! room, whose turn it is, giving up, and the end.
+//! `copies` holds the protocol of partners, and `parity` that of the members of a set with parity. This file holds what both share:
+//! greeting, finding room, taking turns, giving up, and ending.
 //!
-//! Nothing here talks to MPI or knows about threads: [`Exchange::next_parcel`] says what to send, [`Exchange::on_parcel`] takes
-//! what came, [`Exchange::take_job`] and [`Exchange::run`] do the arithmetic, from any thread.
+//! Nothing here calls MPI or depends on particular threads: [`Exchange::next_parcel`] says what to send,
+//! [`Exchange::on_parcel`] takes what has arrived, and [`Exchange::take_job`] and [`Exchange::run`] do the arithmetic, on any
+//! thread.
 
 #![forbid(unsafe_code)]
 
@@ -58,48 +59,48 @@ const CREDIT: u64 = 5;
 const PARITY: u64 = 6;
 const ABORT: u64 = 7;
 
-/// Is this label one of an exchange?
+/// Does this label belong to an exchange?
 pub fn is_exchange(label: &Label) -> bool {
     (HELLO..=ABORT).contains(&label[0])
 }
 
-/// Can this parcel arrive before its receiver has been told about the agreement?
+/// Can this parcel arrive before its receiver knows about the agreement?
 pub fn is_early(label: &Label) -> bool {
     matches!(label[0], HELLO | ABORT)
 }
 
-/// Bytes that are sent and worked on at once; larger where a block is larger.
+/// The number of bytes that are sent and processed as a unit; it is larger if a block is larger.
 const SEGMENT: u64 = 512 * KIB;
-/// How many segments a data member may be ahead of the parity member.
+/// The maximum number of segments by which a data member may be ahead of the parity member.
 const WINDOW: u64 = 12;
-/// Pieces of a shard in a file that are read ahead of sending.
+/// The maximum number of pieces that are read ahead of sending, if the shard is in a file.
 const LOADED_MAX: usize = 4;
-/// How often a rank without room looks again.
+/// The pause after which a rank without room looks for room again.
 const ROOM_PAUSE: Duration = Duration::from_millis(5);
-/// Text of an ABORT.
+/// The maximum length in bytes of the text of an ABORT.
 const REASON_MAX: usize = 400;
 
-/// What a rank does for its set.
+/// The role of a rank in its set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// It keeps copies for some ranks, and others keep copies of its own.
+    /// The rank keeps copies for some ranks, and others keep copies of its shard.
     Partners {
-        /// Who keeps a copy of this rank's shard.
+        /// The ranks that keep a copy of this rank's shard.
         to: Vec<Rank>,
-        /// Whose copies this rank keeps.
+        /// The ranks of whose shards this rank keeps copies.
         from: Vec<Rank>,
     },
-    /// It is a member of a set with parity.
+    /// The rank is a member of a set with parity.
     Set {
-        /// All members, this rank among them, in the order of their places.
+        /// All members, including this rank, in the order of their places.
         members: Vec<Rank>,
-        /// Parities per stripe.
+        /// The number of parities per stripe.
         parity: u32,
     },
 }
 
 impl Role {
-    /// Everybody whom a rank exchanges with.
+    /// All ranks with which a rank exchanges parcels.
     pub fn peers(&self, rank: Rank) -> Vec<Rank> {
         let all: BTreeSet<Rank> = match self {
             Role::Partners { to, from } => to.iter().chain(from).copied().collect(),
@@ -109,31 +110,31 @@ impl Role {
     }
 }
 
-/// What an exchange is made of.
+/// The description of an exchange.
 pub struct ExchangeSpec {
-    /// Which checkpoint: the number of its operation.
+    /// The checkpoint, by the number of its operation.
     pub operation: u64,
     /// The series.
     pub series: Series,
     /// This rank's shard.
     pub source: Source,
-    /// Where to keep what is kept for others.
+    /// The node memory that holds the data kept for other ranks.
     pub memory: Arc<Segment>,
-    /// Bytes per block of parity parts.
+    /// The number of bytes per block in parity parts.
     pub block_bytes: u64,
     /// This rank's role.
     pub role: Role,
-    /// Hash of the series' name, for the slots.
+    /// The hash of the series' name, for the slots.
     pub name_hash: u64,
-    /// How long to wait for room.
+    /// The maximum time to wait for room.
     pub room_limit: Duration,
 }
 
-/// Work for a thread.
+/// A piece of work for a thread.
 pub struct Job(Step);
 
 enum Step {
-    /// Reserve a slot for what this rank keeps.
+    /// Reserve a slot for the data that this rank keeps.
     Reserve { output: usize, since: Option<Duration> },
     /// A piece of a copy has arrived.
     Copy { output: usize, offset: u64, head_len: u64, bytes: Vec<u8> },
@@ -141,7 +142,7 @@ enum Step {
     Chunk { segment: u64, data: u32, bytes: Vec<u8> },
     /// A segment of a parity that this rank keeps has arrived.
     Parity { parity: u32, segment: u64, bytes: Vec<u8> },
-    /// No shard reaches into this segment of the stripe: its parity is zero.
+    /// No shard extends into this segment of the stripe, so its parity is zero.
     Zero { segment: u64 },
     /// Check a piece of this rank's shard.
     Verify(Piece),
@@ -150,13 +151,13 @@ enum Step {
 }
 
 impl Step {
-    /// There was no room; it is looked for again later.
+    /// There was no room, and the reservation must be tried again later.
     fn waits(&self) -> bool {
         matches!(self, Step::Reserve { since: Some(_), .. })
     }
 }
 
-/// A range of this rank's shard and where it goes.
+/// A range of this rank's shard, and the rank to which it goes.
 #[derive(Clone, Debug)]
 struct Outgoing {
     to: Rank,
@@ -164,9 +165,9 @@ struct Outgoing {
     range: Range<u64>,
 }
 
-/// What this rank keeps for others.
+/// A copy or parity that this rank keeps for others.
 struct Output {
-    /// Whose copy it is, or `None` for parity.
+    /// The rank whose shard was copied, or `None` for parity.
     of: Option<Rank>,
     length: u64,
     state: Lock<OutputState>,
@@ -175,12 +176,12 @@ struct Output {
 #[derive(Default)]
 struct OutputState {
     slot: Option<SlotMut>,
-    /// A copy's head, when it is here.
+    /// A copy's head, once it has arrived.
     head: Option<(Arc<Head>, Arc<Vec<Piece>>)>,
     head_bytes: u64,
-    /// Body pieces that came before the whole head.
+    /// Pieces of the body that arrived before the whole head.
     early: Vec<(u64, Vec<u8>)>,
-    /// Parity: the layout and the digests made so far.
+    /// For parity: the layout and the digests made so far.
     layout: Option<(Layout, ShardHeader, Vec<Digest>)>,
     left: u64,
 }
@@ -189,16 +190,16 @@ struct OutputState {
 struct Inner {
     lengths: BTreeMap<Rank, u64>,
     ready: BTreeSet<Rank>,
-    /// Segments done, as told by each first parity member.
+    /// The number of finished segments that each first parity member has reported.
     credit: HashMap<Rank, u64>,
     set: Option<Arc<SetInfo>>,
     out: VecDeque<(Rank, Label, Slice)>,
-    /// What is going to be sent, one queue for each receiver, and whose turn it is.
+    /// The ranges to send, in one queue for each receiver, and the queue whose turn it is.
     plan: Vec<VecDeque<Outgoing>>,
     turn: usize,
     is_planned: bool,
     loading: usize,
-    /// Jobs that are taken and not done.
+    /// The number of jobs that have been taken but are not done.
     working: usize,
     todo: VecDeque<Step>,
     retry_at: Duration,
@@ -211,7 +212,7 @@ struct Inner {
     finished: Vec<SlotId>,
     failure: Option<String>,
     is_ended: bool,
-    /// Buffers to give back to the message layer.
+    /// Buffers that must be given back to the message layer.
     spent: Vec<Vec<u8>>,
 }
 
@@ -227,7 +228,7 @@ pub struct Exchange {
     inner: Lock<Inner>,
 }
 
-/// What a rank that cannot take part in an exchange sends, so that the others do not wait for it.
+/// The parcels that a rank sends if it cannot take part in an exchange, so that the others do not wait for it.
 pub fn aborts(role: &Role, rank: Rank, operation: u64, reason: &str) -> Vec<(Rank, Label, Slice)> {
     let text: Vec<u8> = reason.bytes().take(REASON_MAX).collect();
     let length = text.len();
@@ -239,7 +240,7 @@ pub fn aborts(role: &Role, rank: Rank, operation: u64, reason: &str) -> Vec<(Ran
     role.peers(rank).into_iter().map(abort).collect()
 }
 
-/// What was sealed and never taken belongs to an exchange that failed on this rank: no vote was cast for it.
+/// Slots that were sealed but never taken belong to an exchange that failed on this rank. No vote was cast for them.
 impl Drop for Exchange {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
@@ -248,10 +249,10 @@ impl Drop for Exchange {
 }
 
 impl Exchange {
-    /// Begins: the first parcels are ready to be sent.
+    /// Begins an exchange. After this call, the first parcels are ready to be sent.
     ///
     /// # Errors
-    /// In words, if the set is larger than any code allows.
+    /// The reason, in words, if the set is larger than any code allows.
     pub fn new(spec: ExchangeSpec) -> Result<Exchange, String> {
         let header = spec.source.head().header.clone();
         let peers = spec.role.peers(header.rank);
@@ -295,17 +296,18 @@ impl Exchange {
         self.header.rank
     }
 
-    /// The level was given up: nothing more is done.
+    /// Stops the exchange because the level was given up.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::Release);
     }
 
-    /// Bytes of this rank's shard.
+    /// The length of this rank's shard in bytes.
     pub fn shard_bytes(&self) -> u64 {
         self.header.total_len
     }
 
-    /// How it ended, once: the slots that this rank keeps for others, or why it could not.
+    /// Returns once how the exchange ended: the slots that this rank keeps for others, or the reason why it could not
+    /// keep them.
     pub fn take_ending(&self) -> Option<Result<Vec<SlotId>, String>> {
         let mut inner = self.lock();
         if inner.is_ended {
@@ -322,26 +324,27 @@ impl Exchange {
         })
     }
 
-    /// Has it ended, and is everything sent that others wait for?
+    /// Has the exchange ended, and has everything for which others wait been sent?
     pub fn is_over(&self) -> bool {
         let inner = self.lock();
         let is_sent = inner.out.is_empty()
             && (inner.failure.is_some() || (inner.is_planned && inner.plan.iter().all(VecDeque::is_empty)));
-        // A worker may have finished what this rank keeps, and be about to put out what others wait for.
+        // A worker may have finished what this rank keeps, but may not yet have queued what others wait for.
         self.is_stopped.load(Ordering::Acquire) || (inner.is_ended && is_sent && inner.working == 0)
     }
 
-    /// Pieces of work that wait for a thread.
+    /// The number of pieces of work that wait for a thread.
     pub fn backlog(&self) -> usize {
         self.lock().todo.iter().filter(|step| !step.waits()).count()
     }
 
-    /// Buffers for the message layer to use again.
+    /// The buffers that the message layer may use again.
     pub fn take_spent(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.lock().spent)
     }
 
-    /// Ends this rank's part with a failure, and tells the others, who may wait for this rank even if it has all it keeps.
+    /// Ends this rank's part with a failure, and tells the other ranks, which may wait for this rank even if it has
+    /// everything that it keeps.
     pub fn fail(&self, reason: String) {
         let mut inner = self.lock();
         if inner.failure.is_none() {
@@ -363,7 +366,7 @@ impl Exchange {
         inner.outputs.clear();
     }
 
-    /// A parcel of this exchange has arrived.
+    /// Takes a parcel of this exchange that has arrived.
     pub fn on_parcel(&self, parcel: Parcel) {
         let Parcel { from, label, bytes } = parcel;
         let mut inner = self.lock();
@@ -401,7 +404,7 @@ impl Exchange {
                 return;
             }
             _ => {
-                // Partners form chains: this rank's other peers may know nothing of that one, and wait for this one.
+                // Partners form chains: other peers of this rank may not know the sender, but still wait for this rank.
                 let text = String::from_utf8_lossy(&bytes);
                 let reason =
                     if text.starts_with("rank ") { text.into_owned() } else { format!("rank {from} gave up: {text}") };
@@ -411,7 +414,7 @@ impl Exchange {
         inner.spent.push(bytes);
     }
 
-    /// Somebody's length is known: what can be planned with it?
+    /// Plans what can be planned now that the length of another rank's shard is known.
     fn after_hello(&self, inner: &mut Inner) {
         match &self.spec.role {
             Role::Partners { from, .. } => {
@@ -429,7 +432,7 @@ impl Exchange {
                 let members = members.iter().map(|member| (*member, inner.lengths[member])).collect();
                 let set = SetInfo { parity: *parity, members };
                 if !set.is_sound() {
-                    // Only a forged or damaged HELLO gets here.
+                    // Only a forged or damaged HELLO causes this.
                     self.drop_work(inner, "the members of the set gave invalid lengths".into());
                     return;
                 }
@@ -444,7 +447,7 @@ impl Exchange {
         inner.todo.push_back(Step::Reserve { output: inner.outputs.len() - 1, since: None });
     }
 
-    /// What to send next, if anything may be sent now.
+    /// The next parcel to send, if any may be sent now.
     pub fn next_parcel(&self) -> Option<(Rank, Label, Slice)> {
         let mut inner = self.lock();
         if let Some(first) = inner.out.pop_front() {
@@ -454,7 +457,7 @@ impl Exchange {
             return None;
         }
         self.plan_sends(&mut inner);
-        // A shard in a file is read by the workers, who put the pieces into `out`.
+        // If the shard is in a file, the workers read it and put the pieces into `out`.
         let Source::Memory(shard) = &self.spec.source else { return None };
         let Outgoing { to, label, range } = self.next_planned(&mut inner)?;
         let range = range.start as usize..range.end as usize;
@@ -468,7 +471,7 @@ impl Exchange {
         }
     }
 
-    /// Lists everything that is going to be sent, once that is known.
+    /// Lists everything that must be sent, once this is known.
     fn plan_sends(&self, inner: &mut Inner) {
         if inner.is_planned {
             return;
@@ -493,7 +496,7 @@ impl Exchange {
         inner.plan[queue].pop_front()
     }
 
-    /// Is the receiver ready for it?
+    /// Is the receiver ready for this range?
     fn may_send(&self, inner: &Inner, Outgoing { to, label, .. }: &Outgoing) -> bool {
         match self.spec.role {
             Role::Partners { .. } => inner.ready.contains(to),
@@ -503,7 +506,7 @@ impl Exchange {
         }
     }
 
-    /// Work for a thread, if there is some that can be done now.
+    /// A piece of work for a thread, if there is one that can be done now.
     pub fn take_job(&self, now: Duration) -> Option<Job> {
         if self.is_stopped.load(Ordering::Acquire) {
             return None;
@@ -528,7 +531,7 @@ impl Exchange {
                 return Some(Job(Step::Load(outgoing)));
             }
         }
-        // Last, so that it does not hold up others.
+        // Checks come last, so that they do not delay other ranks.
         let piece = inner.verify.pop_front()?;
         inner.verifying += 1;
         Some(Job(Step::Verify(piece)))
@@ -537,7 +540,7 @@ impl Exchange {
     /// Does a piece of work.
     ///
     /// # Blocking
-    /// For arithmetic and memory; for the device where the shard lies in a file.
+    /// For arithmetic and memory, and for the device if the shard is in a file.
     pub fn run(&self, job: Job, staging: &mut Option<PageBuffer>, now: Duration) {
         let done = match job.0 {
             Step::Reserve { output, since } => self.reserve(output, since, now),
@@ -633,7 +636,7 @@ impl Exchange {
         };
         let mut inner = self.lock();
         inner.verifying -= 1;
-        // Under the same lock: nobody may find the last piece done and its damage not yet told.
+        // Both happen under one lock, so that no thread sees that the last piece is done but not that it is damaged.
         if let (Err(reason), None) = (checked, &inner.failure) {
             self.give_up(&mut inner, reason);
         }

@@ -1,5 +1,5 @@
-//! The protocol of sets with parity: chunks of all shards come to the first parity member of their stripe, which adds up all parities and
-//! passes the others on.
+//! The protocol of sets with parity: the chunks of all shards are sent to the first parity member of their stripe, which adds up all
+//! parities and passes on all but the first.
 #![forbid(unsafe_code)]
 
 use super::super::code::{Code, Factor, add_to_all};
@@ -22,13 +22,13 @@ pub(super) struct Sum {
     missing: usize,
 }
 
-/// The code of a set, as factors.
+/// The code of a set, in the form of factors.
 pub(super) struct CodeInUse {
     /// `factors[data][parity]`.
     factors: Vec<Vec<Factor>>,
 }
 
-/// A buffer that goes back to its pool when the message layer lets go of it.
+/// A buffer that returns to its pool when the message layer releases it.
 struct Pooled {
     bytes: Vec<u8>,
     pool: Arc<Lock<Vec<Vec<u8>>>>,
@@ -47,7 +47,7 @@ impl Drop for Pooled {
 }
 
 impl Exchange {
-    /// What the first parity members are to be sent. Each chunk has another receiver.
+    /// The chunks to send to the first parity members. Each chunk has a different receiver.
     pub(super) fn plan_chunks(&self, set: &SetInfo) -> Vec<VecDeque<Outgoing>> {
         let mut plan = vec![VecDeque::new(); set.data() as usize];
         let Some(me) = set.place(self.rank()) else { return plan };
@@ -66,7 +66,7 @@ impl Exchange {
         plan
     }
 
-    /// The part of a chunk that a segment is.
+    /// The range of a chunk that a segment covers.
     pub(super) fn segment_range(&self, set: &SetInfo, segment: u64) -> Range<u64> {
         let start = segment * self.segment;
         start..(start + self.segment).min(set.chunk())
@@ -98,7 +98,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// How many shards reach into a segment of the stripe whose first parity member this is.
+    /// The number of shards that extend into a segment of the stripe whose first parity member is this rank.
     pub(super) fn contributions(&self, set: &SetInfo, me: usize, segment: u64) -> usize {
         let range = self.segment_range(set, segment);
         let reaches = |data: &u32| !set.shard_range(set.data_member(me, *data), *data, range.clone()).is_empty();
@@ -130,7 +130,7 @@ impl Exchange {
         let mut sum = entry.lock();
         let mut spent = None;
         if sum.parities.is_empty() && set.parity == 1 {
-            // Plain sums begin with the first chunk itself.
+            // With a single parity, which is a plain sum, the first chunk becomes the sum.
             bytes.resize(length, 0);
             sum.parities.push(bytes);
         } else {
@@ -168,7 +168,8 @@ impl Exchange {
         buffer
     }
 
-    /// All chunks of a segment are in its parities: keep the first, pass on the others, and let the members continue.
+    /// Ends a segment whose chunks have all been added: keeps the first parity, passes on the others, and lets the
+    /// members continue.
     pub(super) fn end_segment(
         &self,
         set: &SetInfo,
@@ -205,7 +206,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Puts a finished segment of a parity into the slot.
+    /// Stores a finished segment of a parity in the slot.
     pub(super) fn store_parity(&self, parity: u32, segment: u64, bytes: &[u8]) -> Result<(), String> {
         let (output, set) = {
             let inner = self.lock();
