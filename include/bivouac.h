@@ -4,8 +4,8 @@
 // (positive), or an error (negative), whose text bvk_error returns. A mistake in a call, an unknown handle or a full disk causes an
 // error, but never ends the program. Calls marked Collective must be made by all ranks of a session, in the same order; calls
 // marked Local may be made by any rank at any time, and exchange no messages. A session
-// and everything created from it belong to one thread at a time; calls from several threads wait for each other. Pending
-// checkpoints have no such lock. No call may be made from a signal handler.
+// and everything created from it belong to one thread at a time; calls from several threads wait for each other, except calls on
+// pending checkpoints. No call may be made from a signal handler.
 //
 // This header is generated from the sources in src/capi; docs/C.md shows how to use it.
 
@@ -17,8 +17,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-// Handles are opaque pointers. NULL stands for no handle. Using a handle that was closed, or a pointer that never was one, is an
-// error, not a crash.
+// Handles are opaque pointers. NULL stands for no handle. Using a handle that was closed, or a pointer that never was a handle,
+// is an error, not a crash.
 typedef struct bvk_session_s *bvk_session_t;          // ranks that take and restore checkpoints together
 typedef struct bvk_checkpoint_s *bvk_checkpoint_t;    // a checkpoint under construction
 typedef struct bvk_pending_s *bvk_pending_t;          // a captured checkpoint on its way down the tiers
@@ -53,8 +53,8 @@ typedef struct bvk_part bvk_part;
 // Success.
 #define BVK_OK 0
 
-// `bvk_end_restore`: some rank could not load this version. Load again: the handle now leads to other copies of this version, or to an
-// older version (`bvk_saved_version` says which version it is). Nothing that was loaded before may be used.
+// `bvk_end_restore`: some rank has found damage, or has rejected this version. Load again: the handle now leads to other copies of this
+// version, or to an older version (`bvk_saved_version` says which version it is). Nothing that was loaded before may be used.
 #define BVK_AGAIN 1
 
 // There is nothing to return: no checkpoint to restore, no report to read.
@@ -216,8 +216,8 @@ typedef struct bvk_part bvk_part;
 // If the companion is longer, the restart ends with an error on all ranks, and the companion stays unchanged.
 #define BVK_RESTART_REFUSE 1
 
-// If the companion is longer, it stays unchanged, and the program continues in another file next to it:
-// `traj.part0002.xtc` after `traj.xtc`.
+// If the companion is longer, it stays unchanged, and the program continues in another file next to it, for example in `traj.part0002.xtc`
+// after `traj.xtc`.
 #define BVK_RESTART_ANOTHER 2
 
 // How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set members. At
@@ -230,7 +230,7 @@ struct bvk_options {
   const char *config_file;
   // TOML text instead of a file; NULL: none.
   const char *config_text;
-  // A list of settings of the form `section.key=value`, whose last entry is NULL; NULL: none.
+  // A list of settings (`section.key=value`) that ends with a NULL entry. NULL: none.
   const char *const *settings;
 };
 
@@ -259,7 +259,7 @@ struct bvk_stats {
   size_t size;
   // Checkpoints that this rank has captured.
   uint64_t captured;
-  // Checkpoints that the ranks abandoned at the checkpoint call: no part of them is kept.
+  // Checkpoints that the ranks abandoned at the checkpoint call. No part of them is kept.
   uint64_t abandoned;
   // Checkpoints in flight: some of their levels are neither reached nor given up.
   uint64_t in_flight;
@@ -281,9 +281,9 @@ struct bvk_stats {
   uint64_t packed_files;
   // Files that could have referred to earlier files, but hold whole shards.
   uint64_t whole_files;
-  // Bytes of the shards that both kinds of files represent.
+  // Bytes of the shards that the files in `packed_files` and `whole_files` represent.
   uint64_t reduced_bytes;
-  // Bytes that both kinds of files store themselves.
+  // Bytes that the files in `packed_files` and `whole_files` store themselves.
   uint64_t stored_bytes;
   // Captures that stored only what had changed since the previous one.
   uint64_t partial_captures;
@@ -305,7 +305,7 @@ struct bvk_stats {
   uint64_t marked_bytes;
   // Marked bytes that were not sent, because node memory already held them.
   uint64_t equal_bytes;
-  // Marked bytes that were copied aside, inside the GPU, before a write.
+  // Marked bytes that were copied to another place in GPU memory before a write.
   uint64_t doubled_bytes;
   // Marked bytes that a stream of the application had to wait for.
   uint64_t urgent_bytes;
@@ -418,7 +418,7 @@ struct bvk_rows {
 };
 
 // Says which rank gets each of `count` rows. `values` holds the values of a column for these rows, row after row, with as many elements
-// per row as the column has. For each row, the function writes the number of a rank of this run to `owners`. `user` is the pointer that
+// per row as the column has. For each row, the function writes to `owners` the number of a rank of this run. `user` is the pointer that
 // was given to `bvk_load_rows_by`.
 typedef void (*bvk_owners)(const void *values, size_t count, int *owners, void *user);
 
@@ -435,7 +435,7 @@ struct bvk_part {
   // For boxes: the extents of the array, slowest dimension first. For numbered elements: `shape[0]` is the
   // number of elements of the array.
   uint64_t shape[8];
-  // For rows: the least coordinate in each dimension, as given in `bvk_rows` when they were saved.
+  // For rows: the least coordinate in each dimension, as given in `bvk_rows` when the rows were saved.
   double low[8];
   // For rows: the greatest coordinate in each dimension.
   double high[8];
@@ -512,11 +512,13 @@ int bvk_close(bvk_session_t *session);
 // `generation` points to a number.
 int bvk_generation(bvk_session_t session, uint64_t *generation);
 
-// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restore` loads them. The memory may be on the
-// host or on a GPU. A region of this name that is already protected is replaced, so call this again after a reallocation (before the
-// reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the background.
+// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, and `bvk_restore` loads them. The memory may be on
+// the host or on a GPU. A region of this name that is already protected is replaced, so make this call again after a reallocation (before
+// the reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the
+// background.
 //
-// Local. Waits only if a live region (`bvk_set_live`) is replaced by a region at another address, until the old region has been copied.
+// Local. If a live region (`bvk_set_live`) is replaced by a region at another address, waits until the old region has been copied;
+// otherwise never waits.
 //
 // `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. The memory at `data` still belongs to the application; `data` may be NULL
 // if `count` is 0. Access to device memory is ordered by the session's stream. Host memory, including pinned and managed memory, is read
@@ -548,8 +550,8 @@ int bvk_protect_shaped(bvk_session_t session,
                        int dimensions,
                        const uint64_t *shape);
 
-// Protects the `count` regions of a list in one call, as `bvk_protect` does for one: all of them, or none if one cannot be protected. The
-// cost per region does not depend on the number of regions.
+// Protects the `count` regions of a list in one call, each as `bvk_protect` does. If one of them cannot be protected, none is. The cost
+// per region does not depend on the number of regions.
 //
 // Local, waits like `bvk_protect`.
 //
@@ -577,7 +579,7 @@ int bvk_protect_id(bvk_session_t session, int id, void *data, uint64_t count, in
 // region to a checkpoint that has not been captured yet. If the session offloads its GPU (`bvk_offload`), call
 // `bvk_settle` before GPU memory is freed.
 //
-// Local. Waits only for a live region (`bvk_set_live`), until the region has been copied.
+// Local. If the region is live (`bvk_set_live`), waits until it has been copied; otherwise never waits.
 //
 // Errors: `BVK_ERR_ARGUMENT` if no such region is protected.
 //
@@ -607,9 +609,10 @@ int bvk_unprotect_all(bvk_session_t session);
 int bvk_set_stream(bvk_session_t session,
                    void *stream);
 
-// Asks whether a checkpoint is due by the configured interval. Make this call once per step. `*yes`: 1 or 0, the same on all ranks.
+// Asks whether a checkpoint is due according to the configured interval. Make this call once per step. `*yes`: 1 or 0, the same on
+// all ranks.
 //
-// Collective: all ranks, the same number of times. Blocks only when a checkpoint by time or cost is nearly due.
+// Collective: all ranks, the same number of times. Blocks only when a checkpoint that is scheduled by time or cost is nearly due.
 //
 // Errors: `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`, `BVK_ERR_STATE`; `*yes` is then 0.
 //
@@ -621,7 +624,7 @@ int bvk_should_checkpoint(bvk_session_t session,
 // Asks whether the program should stop, because a configured signal has arrived on some rank, the end of the allocation is near,
 // `bivouac halt` was called, or the configured stop file exists. `*yes`: 1 or 0, the same on all ranks.
 //
-// Collective: all ranks, the same number of times. The ranks compare what they have seen about once every `exit.check_every`.
+// Collective: all ranks, the same number of times. About once every `exit.check_every`, the ranks compare what they have seen.
 //
 // Errors: as for `bvk_should_checkpoint`.
 //
@@ -671,8 +674,8 @@ int bvk_set_affinity(bvk_session_t session,
 // `stats` is NULL or begins with its size.
 int bvk_get_stats(bvk_session_t session, struct bvk_stats *stats);
 
-// Fills `stats` with the counters of this rank for a level, from `BVK_LEVEL_PROCESS` to `BVK_LEVEL_SYSTEM`. If several tiers have the
-// level, the counters are the sums over these tiers.
+// Fills `stats` with the counters of this rank for one level (`BVK_LEVEL_PROCESS` to `BVK_LEVEL_SYSTEM`). If several tiers have the level,
+// the counters are the sums over these tiers.
 //
 // Local, never waits.
 //
@@ -696,16 +699,16 @@ int bvk_get_level_stats(bvk_session_t session,
 int bvk_next_report(bvk_session_t session,
                     struct bvk_report *report);
 
-// Sets which lines Bivouac writes to standard error, by their importance: 0 nothing, 1 errors, 2 warnings and one line each when a session
-// opens, restores and closes, 3 events, 4 details, 5 everything. This call takes precedence over `job.log` and `BIVOUAC_LOG`. Without this
-// call, these settings decide, and if neither is set, the level is 2.
+// Sets which lines Bivouac writes to standard error, according to their importance: 0 nothing; 1 errors; 2 warnings, and one line each
+// when a session opens, restores and closes; 3 events; 4 details; 5 everything. This call takes precedence over `job.log` and
+// `BIVOUAC_LOG`. Without this call, these settings decide, and if neither is set, the level is 2.
 //
 // Local, never waits, any thread, at any time.
 //
 // Errors: `BVK_ERR_ARGUMENT`.
 int bvk_log(int level);
 
-// Takes version `version` of the series `name`, a checkpoint of all protected regions. When the call returns, the application may
+// Takes a checkpoint of all protected regions, as version `version` of the series `name`. When the call returns, the application may
 // overwrite these regions. Regions on an offloaded GPU may be overwritten once the write has been declared (`bvk_offload`), and live
 // regions as `bvk_set_live` says. The ranks agree on the checkpoint in the background; see `bvk_wait` and `bvk_next_report`.
 //
@@ -731,7 +734,7 @@ int bvk_checkpoint(bvk_session_t session,
 // Begins a checkpoint that names its own regions: `bvk_save` adds the regions, and `bvk_capture` takes the checkpoint. Several
 // checkpoints may be open at a time.
 //
-// Collective like `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends it; never waits.
+// Collective like `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends the checkpoint; never waits.
 //
 // Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks are not told. If the name cannot be
 // used, `bvk_capture` refuses it.
@@ -777,7 +780,7 @@ int bvk_save_shaped(bvk_checkpoint_t checkpoint,
 // Local, never waits.
 int bvk_save_protected(bvk_checkpoint_t checkpoint);
 
-// Copies the host regions that were added with `bvk_save` into the checkpoint. When the call returns, the application may overwrite these
+// Copies into the checkpoint the host regions that were added with `bvk_save`. When the call returns, the application may overwrite these
 // regions; `bvk_capture` may be called later. The copies occupy no memory of the process. A region that was copied may be added and copied
 // again if its type and shape are the same (otherwise `bvk_save` returns `BVK_ERR_REGION`). Regions on a GPU, regions on boxes, rows,
 // protected regions and histories are not read until `bvk_capture`.
@@ -799,8 +802,8 @@ int bvk_hold(bvk_checkpoint_t checkpoint);
 // Errors: `BVK_ERR_HANDLE`; `BVK_ERR_ARGUMENT` for a history of another session.
 int bvk_save_history(bvk_checkpoint_t checkpoint, bvk_history_t history);
 
-// Chooses, for a region of this checkpoint, the method by which files reuse earlier files, instead of the configured method: "full",
-// "basic", "list", "tree" or "auto" (`docs/REDUCTION.md`). The choice has an effect if `reduction.method` or `reduction.regions` asks for
+// Chooses "full", "basic", "list", "tree" or "auto" (`docs/REDUCTION.md`) as the method by which files reuse earlier files for a region of
+// this checkpoint. This method replaces the configured one. The choice has an effect if `reduction.method` or `reduction.regions` asks for
 // a method. If the region is not saved, the log names it.
 //
 // Local, never waits.
@@ -875,12 +878,12 @@ int bvk_wait(bvk_pending_t pending,
 // `pending` is NULL or points to a handle.
 int bvk_release(bvk_pending_t *pending);
 
-// Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that
-// were saved. Regions on boxes and values can be loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); a version
-// that contains any other region can be restored only on the number of ranks that took it. If a version is damaged on some rank, all
-// ranks take the next older one, unless a single version was requested. `restored`: NULL, or a structure to fill. `BVK_NOTHING`:
-// there is nothing to restore. Regions of the checkpoint that are not protected are not loaded, and a warning names them. It is an
-// error if no region is protected.
+// Restores version `version` (or `BVK_NEWEST`) of the series `name` into all protected regions, which must have the lengths that were
+// saved. Regions on boxes can be loaded on any number of ranks (`bvk_protect_on`), and so can values (`bvk_protect_shared`); a version
+// that contains any other region can be restored only on the number of ranks that took it. If a version is damaged on some rank, all ranks
+// take the next older one, unless a single version was requested. `restored`: NULL, or a structure to fill. `BVK_NOTHING`: there is
+// nothing to restore. Regions of the checkpoint that are not protected are not loaded, and a warning names them. It is an error if no
+// region is protected.
 //
 // Collective: all ranks. Blocks until all ranks have loaded, and waits for checkpoints of this session that are being written.
 //
@@ -951,7 +954,7 @@ int bvk_load(bvk_restart_t restart,
 
 // Loads all protected regions. The application loads other regions of the checkpoint itself, or leaves them out.
 //
-// Local, except for regions on boxes and values: for these, the call is collective whenever `bvk_load_on` and `bvk_load_shared` are.
+// Local, except for values and for regions on boxes: for these, the call is collective whenever `bvk_load_on` and `bvk_load_shared` are.
 // Blocks on the tiers that hold the copies, and then until all ranks have made the call.
 //
 // Errors: as for `bvk_load`; the contents of the regions are then unspecified.
@@ -1005,8 +1008,8 @@ int bvk_end_restore(bvk_restart_t *restart,
                     int loaded,
                     struct bvk_restored *restored);
 
-// Lists the versions of the series `name` that all ranks can restore, newest first: as many as fit into `versions`, which has room for
-// `capacity` versions. `*count` says how many versions all ranks can restore.
+// Lists the versions of the series `name` that all ranks can restore, newest first. `versions` has room for `capacity` versions, and gets
+// as many as fit. `*count` says how many versions all ranks can restore.
 //
 // Collective: all ranks. Blocks like `bvk_begin_restore`.
 //
@@ -1021,16 +1024,16 @@ int bvk_versions(bvk_session_t session,
                  size_t capacity,
                  size_t *count);
 
-// Says which boxes of an array this rank owns, and proves together with the other ranks that each element has one owner. Regions that are
+// Says which boxes this rank owns in an array, and proves together with the other ranks that each element has one owner. Regions that are
 // saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of the same shape. Make this call once for
 // each decomposition, whatever the element types are.
 //
 // `shape`: the extents of the array in its `dimensions` dimensions (1 to 8), slowest first (in C, rows before columns). This rank owns
-// `count` boxes, which may be 0. The `dimensions` numbers starting at `origins + b * dimensions` are the origin of box b, counted from 0,
-// and those starting at `extents + b * dimensions` are its extents. In memory, each box is surrounded by ghost cells: `before` and `after`
-// point to `dimensions` numbers each, which say how many elements lie before and after the box in each dimension; NULL stands for none.
-// Ghost cells are not saved, and a load leaves them unchanged. `sparse`: 1 if the boxes of all ranks together need not cover the array, as
-// on a level of an adaptive mesh; 0 if they must.
+// `count` boxes, which may be 0. The `dimensions` numbers starting at `origins + b * dimensions` are the origin of box b, and those
+// starting at `extents + b * dimensions` are its extents; boxes and elements are counted from 0. In memory, each box is surrounded by
+// ghost cells: `before` and `after` point to `dimensions` numbers each, which say how many elements lie before and after the box in each
+// dimension; NULL stands for none. Ghost cells are not saved, and a load leaves them unchanged. `sparse`: 1 if the boxes of all ranks
+// together need not cover the array, as on a level of an adaptive mesh; 0 if they must.
 //
 // Collective: all ranks, with the same `dimensions`, `shape` and `sparse`, including ranks that own nothing. Blocks
 // until all ranks have made the call.
@@ -1054,10 +1057,10 @@ int bvk_boxes(bvk_session_t session,
               int sparse,
               bvk_boxes_t *boxes);
 
-// Says which elements of an array of numbered elements this rank owns, for example those of an unstructured mesh, and proves together with
-// the other ranks that each element has one owner. `*boxes` is a handle for all calls that take boxes. For these calls, this rank's memory
-// is one box of `count` elements, in the order of the list. Regions that are saved on `*boxes` can be restored on any number of ranks, and
-// on any other lists of an array of the same size.
+// Says which elements this rank owns in an array of numbered elements, such as the elements of an unstructured mesh, and proves together
+// with the other ranks that each element has one owner. `*boxes` is a handle for all calls that take boxes. For these calls, this rank's
+// memory is one box of `count` elements, in the order of the list. Regions that are saved on `*boxes` can be restored on any number of
+// ranks, and on any other lists of an array of the same size.
 //
 // The array has `total` elements, numbered from 0. `numbers` lists the `count` numbers that this rank owns, in any order; `count` may be
 // 0. The list is copied. `sparse`: 1 if the lists of all ranks together need not contain all numbers; 0 if they must.
@@ -1084,9 +1087,9 @@ int bvk_ids(bvk_session_t session,
 int bvk_boxes_close(bvk_boxes_t *boxes);
 
 // Protects this rank's part of an array as region `name`: the memory of its box, with the ghost cells of `boxes`. `bvk_checkpoint` saves
-// this part, and `bvk_restore` loads it, on any number of ranks. `elements`: the number of elements in memory, including ghost cells,
-// which is compared with the size of the box and its ghost cells. A rank that owns nothing passes 0. The memory may be on the host or on a
-// GPU, as each rank chooses. Otherwise, the call works like `bvk_protect`. All ranks must protect their regions in the same order.
+// this part, and `bvk_restore` loads it, on any number of ranks. `elements`: the number of elements in memory, including ghost cells. This
+// number is compared with the size of the box and its ghost cells. A rank that owns nothing passes 0. The memory may be on the host or on
+// a GPU, as each rank chooses. Otherwise, the call works like `bvk_protect`. All ranks must protect their regions in the same order.
 //
 // Local, waits like `bvk_protect`.
 //
@@ -1189,10 +1192,10 @@ int bvk_load_boxes_on(bvk_restart_t restart,
                       const uint64_t *elements,
                       int kind);
 
-// Protects a value that is the same on all ranks, such as a step or a time, under `name`: the `count` elements at `data`. `bvk_checkpoint`
-// saves them, and `bvk_restore` loads them, on any number of ranks. They must be on the host and take less than 1 MiB. If the elements
-// differ on a rank, the checkpoint is abandoned, and the verdict names the rank. Otherwise, the call works like `bvk_protect`. All ranks
-// must protect their regions in the same order.
+// Protects the `count` elements at `data` under `name`, as a value that is the same on all ranks, such as a step or a time.
+// `bvk_checkpoint` saves them, and `bvk_restore` loads them, on any number of ranks. They must be on the host and take less than 1 MiB. If
+// the elements differ on a rank, the checkpoint is abandoned, and the verdict names the rank. Otherwise, the call works like
+// `bvk_protect`. All ranks must protect their regions in the same order.
 //
 // A Rust program loads such a value with `shared::<Elements>`.
 //
@@ -1208,8 +1211,8 @@ int bvk_protect_shared(bvk_session_t session,
                        uint64_t count,
                        int kind);
 
-// Protects a value that belongs to this rank alone, such as the state of its random number generator, under `name`: the `count` elements
-// at `data`. They must be on the host and take less than 1 MiB. On the same number of ranks, `bvk_restore` loads them. `on_resize`, one of
+// Protects the `count` elements at `data` under `name`, as a value that belongs to this rank alone, such as the state of its random number
+// generator. They must be on the host and take less than 1 MiB. On the same number of ranks, `bvk_restore` loads them. `on_resize`, one of
 // `BVK_RESIZE_...` and the same on all ranks, says what happens on a different number of ranks: with `BVK_RESIZE_REFUSE` the restart is
 // refused; otherwise the elements stay unchanged, and `bvk_restored` says how many ranks took the checkpoint.
 //
@@ -1226,8 +1229,8 @@ int bvk_protect_per_rank(bvk_session_t session,
                          int kind,
                          int on_resize);
 
-// Adds a value that is the same on all ranks to a checkpoint, as in `bvk_protect_shared`: the `count` elements at
-// `data`. They are copied in this call.
+// Adds the `count` elements at `data` to a checkpoint, as a value that is the same on all ranks (`bvk_protect_shared`). They are copied in
+// this call.
 //
 // Local, never waits.
 //
@@ -1241,7 +1244,7 @@ int bvk_save_shared(bvk_checkpoint_t checkpoint,
                     uint64_t count,
                     int kind);
 
-// Adds a value of this rank to a checkpoint, as in `bvk_protect_per_rank`: the `count` elements at `data`. They are copied in this call.
+// Adds the `count` elements at `data` to a checkpoint, as a value of this rank (`bvk_protect_per_rank`). They are copied in this call.
 //
 // Local, never waits.
 //
@@ -1256,8 +1259,8 @@ int bvk_save_per_rank(bvk_checkpoint_t checkpoint,
                       int kind,
                       int on_resize);
 
-// Loads a value that was saved with `bvk_save_shared` or `bvk_protect_shared` under `name` into `count` elements at `data`. The number and
-// the type must be those that were saved.
+// Loads into `count` elements at `data` the value that was saved under `name` with `bvk_save_shared` or `bvk_protect_shared`. The number
+// and the type must be those that were saved.
 //
 // Local if the same number of ranks took the checkpoint. Otherwise collective: all ranks load the same regions in the same order, and the
 // call blocks until all of them have made it.
@@ -1272,8 +1275,8 @@ int bvk_load_shared(bvk_restart_t restart,
                     uint64_t count,
                     int kind);
 
-// Loads a value that this rank saved with `bvk_save_per_rank` or `bvk_protect_per_rank` under `name` into `count` elements at `data`. The
-// number and the type must be those that were saved. It is an error if a different number of ranks took the checkpoint
+// Loads into `count` elements at `data` the value that this rank saved under `name` with `bvk_save_per_rank` or `bvk_protect_per_rank`.
+// The number and the type must be those that were saved. It is an error if a different number of ranks took the checkpoint
 // (`bvk_saved_ranks`), because no saved value belongs to this rank; see `bvk_of_ranks`.
 //
 // Local. Blocks on the tier that holds the copy.
@@ -1302,8 +1305,8 @@ int bvk_saved_ranks(bvk_restart_t restart, int *ranks);
 //
 // Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have made the call.
 //
-// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for old ranks that do not exist; the other ranks learn of this mistake only in
-// `bvk_end_restore`. The contents of `data` are then unspecified.
+// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for old ranks that do not exist, a mistake of which the other ranks learn only in
+// `bvk_end_restore`. After either error, the contents of `data` are unspecified.
 //
 // Requirements:
 // The memory has room for `count * each` elements, and nothing else uses it before this call returns. `name` is
@@ -1332,9 +1335,9 @@ int bvk_save_rows(bvk_checkpoint_t checkpoint,
                   const char *name,
                   const struct bvk_rows *rows);
 
-// Describes column number `at` of the set `name`, counted from 0 in the order in which the columns were saved: its name, the type of its
-// elements, and the number of elements per row. The call returns `BVK_NOTHING` after the last column. `column`, `kind` and `width` may be
-// NULL. The name stays valid until `bvk_end_restore`.
+// Describes column number `at` of the set `name`: its name, the type of its elements, and the number of elements per row. Columns are
+// counted from 0, in the order in which they were saved. The call returns `BVK_NOTHING` after the last column. `column`, `kind` and
+// `width` may be NULL. The name stays valid until `bvk_end_restore`.
 //
 // Local; the same on all ranks. Blocks on the tier that holds the copy.
 //
@@ -1387,9 +1390,9 @@ int bvk_load_rows_range(bvk_restart_t restart,
                         bvk_loaded_rows_t *rows,
                         uint64_t *count);
 
-// Gets the rows that a function of the application assigns to this rank, by the values of a column of the type `kind` with `width`
-// elements per row. The rows are in the order of the ranks that saved them and, for each of these ranks, in the order in which it saved
-// them. Otherwise, the call works like `bvk_load_rows`.
+// Gets the rows that a function of the application assigns to this rank according to the values of a column of the type `kind` with
+// `width` elements per row. The rows are in the order of the ranks that saved them and, for each of these ranks, in the order in which it
+// saved them. Otherwise, the call works like `bvk_load_rows`.
 //
 // The function `owners` is called on this thread before this call returns, on the ranks that read rows: on some ranks for many rows and on
 // others for none. It gets each row once, in batches of up to 1 MiB of values. Its answers must depend only on the values, not on data
@@ -1415,8 +1418,8 @@ int bvk_load_rows_by(bvk_restart_t restart,
                      bvk_loaded_rows_t *rows,
                      uint64_t *count);
 
-// Loads a column of rows into `elements` elements at `data`: `width` elements for each row that this rank gets, row after
-// row, of the type that was saved.
+// Loads a column of rows into `elements` elements at `data`. These have the type that was saved: `width` elements for each row that this
+// rank gets, row after row.
 //
 // Collective if the call that distributed the rows was collective: all ranks, including ranks without rows, load the same columns in the
 // same order. Blocks on the tiers that hold the shards, and until all ranks have made the call.
@@ -1473,8 +1476,8 @@ int bvk_parts(bvk_restart_t restart,
 // `found` is NULL or begins with its size.
 int bvk_part_of(bvk_parts_t parts, int rank, struct bvk_part *found);
 
-// Lists the boxes that old rank number `rank` had, in the order in which they were passed to `bvk_boxes`: as many boxes as fit into the
-// lists `origins` and `extents`, which have room for `capacity` boxes. Each of the two lists gets as many numbers per box as the array has
+// Lists the boxes that old rank number `rank` had, in the order in which the boxes were passed to `bvk_boxes`. The lists `origins` and
+// `extents` have room for `capacity` boxes, and get as many as fit. Each of the two lists gets as many numbers per box as the array has
 // dimensions, box after box. `bvk_part_of` says how many boxes there are.
 //
 // Local, never waits.
@@ -1590,16 +1593,16 @@ int bvk_history_wait_flushed(bvk_history_t history);
 // `history` is NULL or points to a handle.
 int bvk_history_close(bvk_history_t *history);
 
-// After this call, checkpoints with regions in the memory of GPU number `gpu` are *marked*: the regions are sent from where they are while
-// the application continues, and the application declares which memory it is about to write to (`bvk_before_write`, `bvk_before`). The
+// After this call, checkpoints with regions in the memory of GPU number `gpu` are *marked*: while the application continues, the regions
+// are sent from where they are, and the application declares which memory it is about to write to (`bvk_before_write`, `bvk_before`). The
 // configuration (`[offload]`) says whether a checkpoint is marked, or copied inside the GPU as without this call. Other checkpoints are
 // taken as before. A session can offload only one GPU. With `BVK_NO_GPU`, all declarations are accepted and nothing is marked, so that a
 // program runs unchanged without a GPU. `docs/OFFLOAD.md` shows a program.
 //
-// `bytes`: the size of a marked checkpoint's regions in bytes, on the GPU and on the host together. Node memory for two such
-// checkpoints, which are used in turn, is reserved, touched and pinned. With 0, no memory is prepared: the first checkpoints are
-// copied, and their memory is pinned for later ones. A second call prepares more memory. Histories that are opened later may take
-// prepared memory, so open them first.
+// `bytes`: the size of a marked checkpoint's regions in bytes, on the GPU and on the host together. Node memory for two such checkpoints
+// is reserved, touched and pinned, and its two parts are used in turn. With 0, no memory is prepared: the first checkpoints are copied,
+// and their memory is pinned for later ones. A second call prepares more memory. Histories that are opened later may take prepared memory,
+// so open them first.
 //
 // Local. Blocks for about half a second per GiB of `bytes`, and up to a second if this is the first call for the GPU.
 //
@@ -1695,9 +1698,9 @@ int bvk_before_on(bvk_write_set_t set,
 // `set` is NULL or points to a handle.
 int bvk_write_set_close(bvk_write_set_t *set);
 
-// Waits until Bivouac no longer reads the application's memory: neither marked regions on a GPU nor live regions on the host. Make this
-// call before the memory of these regions is freed, and before a write to it that cannot be declared, such as a write by another process
-// or another GPU. If nothing is marked or being copied, this call does nothing.
+// Waits until Bivouac no longer reads marked regions on a GPU or live regions on the host. Make this call before the memory of these
+// regions is freed, and before a write to it that cannot be declared, such as a write by another process or another GPU. If nothing is
+// marked or being copied, this call does nothing.
 //
 // Local. Blocks for the transfer of marked regions, at full speed, and for the copy of live ones.
 //
@@ -1771,9 +1774,9 @@ int bvk_stream_write(bvk_checkpoint_t checkpoint, const void *data, uint64_t byt
 // Errors: as for `bvk_stream_begin`.
 int bvk_stream_end(bvk_checkpoint_t checkpoint);
 
-// Reads at most `bytes` bytes of the region `name`, starting at byte `at`, into `data`. `*found` says how many bytes were read: fewer than
-// `bytes` only at the end of the region. Any array can be read in this way. Every block is checked before a byte of it is returned.
-// `bvk_fopen_saved` does the same through a `FILE`, and is faster for small pieces.
+// Reads at most `bytes` bytes of the region `name`, starting at byte `at`, into `data`. `*found` says how many bytes were read, which is
+// fewer than `bytes` only at the end of the region. Any array can be read in this way. Every block is checked before a byte of it is
+// returned. `bvk_fopen_saved` does the same through a `FILE`, and is faster for small pieces.
 //
 // Local. Blocks on the tier that holds the copy.
 //
@@ -1788,10 +1791,10 @@ int bvk_stream_read(bvk_restart_t restart,
                     uint64_t bytes,
                     uint64_t *found);
 
-// Begins a region of bytes and returns a `FILE` to write it to, which works with all functions that take a `FILE`. It is not seekable.
-// `fclose` ends the region, and fails if the region could not be written completely (`bvk_error` says why); `bvk_capture` then also fails.
-// Small writes are collected in the buffer of the `FILE`: a larger buffer than the usual few KiB (`setvbuf`) makes them faster. After an
-// error the call returns NULL, and `bvk_error` returns the text.
+// Begins a region of bytes and returns a `FILE` for writing the region. This `FILE` works with all functions that take one, and is not
+// seekable. `fclose` ends the region, and fails if the region could not be written completely (`bvk_error` says why); `bvk_capture` then
+// also fails. Small writes are collected in the buffer of the `FILE`: a larger buffer than the usual few KiB (`setvbuf`) makes them
+// faster. After an error the call returns NULL, and `bvk_error` returns the text.
 //
 // Collective and blocking like `bvk_stream_begin`.
 //
@@ -1800,8 +1803,8 @@ int bvk_stream_read(bvk_restart_t restart,
 FILE *bvk_fopen(bvk_checkpoint_t checkpoint,
                 const char *name);
 
-// Returns a `FILE` that reads the region `name` of the version being restored. It is seekable. Each attempt needs its own file: after
-// `BVK_AGAIN`, reading from an earlier file fails. After an error the call returns NULL, and `bvk_error` returns the text.
+// Returns a `FILE` that reads the region `name` of the version being restored. The `FILE` is seekable. Each attempt needs its own file:
+// after `BVK_AGAIN`, reading from an earlier file fails. After an error the call returns NULL, and `bvk_error` returns the text.
 //
 // Local. Blocks on the tier that holds the copy, and so does reading from the file.
 //
@@ -1812,8 +1815,8 @@ FILE *bvk_fopen_saved(bvk_restart_t restart,
 
 // Adds a file as region `name`. The program itself writes the file, or a library that needs a path does. `*path` says where to write it:
 // in node-local storage, below `local.directory`. The text of the path is valid until the checkpoint is captured or aborted. The file must
-// be complete when `bvk_capture` is called, which reads the file and removes it. `bvk_route_saved` brings the file back; for `bvk_load`
-// the region is an array of bytes. The same name always gives the same path.
+// be complete when `bvk_capture` is called; that call reads the file and removes it. `bvk_route_saved` brings the file back; for
+// `bvk_load` the region is an array of bytes. The same name always gives the same path.
 //
 // Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting
 // for the other ranks. Blocks on node-local storage.
@@ -1827,9 +1830,9 @@ int bvk_route(bvk_checkpoint_t checkpoint,
               const char *name,
               const char **path);
 
-// Restores the region `name` of the version being restored as a file: a region that `bvk_route` saved, or any other array that belongs to
-// this rank. `*path` is in node-local storage. The file, which has mode 600, and the text of the path stay valid until `bvk_end_restore`.
-// After `BVK_AGAIN`, make this call again. Every block is checked before it is written.
+// Writes to a file the region `name` of the version being restored. The region is one that `bvk_route` saved, or any other array that
+// belongs to this rank. `*path` is in node-local storage. The file, which has mode 600, and the text of the path stay valid until
+// `bvk_end_restore`. After `BVK_AGAIN`, make this call again. Every block is checked before it is written.
 //
 // Local. Blocks on the tier that holds the copy, and on node-local storage.
 //
@@ -1841,10 +1844,10 @@ int bvk_route_saved(bvk_restart_t restart,
                     const char *name,
                     const char **path);
 
-// Keeps an output file to which the program appends, such as a trajectory or a time series, consistent with the checkpoints of the series
-// `name`. Each checkpoint records the length of the file at the capture and a digest of its last 64 KiB. A restart brings the file back to
-// that length, in the way that `on_restart` says (one of `BVK_RESTART_...`), so that the output that a run wrote after its last checkpoint
-// does not appear twice. Make this call once, before the restart.
+// Keeps an output file consistent with the checkpoints of the series `name`. The program appends to this file, which may be a trajectory
+// or a time series, for example. Each checkpoint records the length of the file at the capture and a digest of its last 64 KiB. A restart
+// brings the file back to that length, in the way that `on_restart` says (one of `BVK_RESTART_...`), so that the output that a run wrote
+// after its last checkpoint does not appear twice. Make this call once, before the restart.
 //
 // The file must contain all output when the checkpoint is captured: call `fflush` first. A file that is shorter than the recorded length,
 // or whose last 64 KiB before that length have a different digest, does not match the version, and all ranks continue with the next older

@@ -11,15 +11,17 @@
 //   }
 //   session.close();
 //
-// Restarts on a different number of ranks: boxes() says which part of an array this rank has, protect_on(), protect_shared() and
-// protect_per_rank() take the place of protect(), and protect_rows() is for particles and other items whose number changes.
+// For restarts on a different number of ranks, boxes() says which part of an array this rank has; protect_on(), protect_shared()
+// and protect_per_rank() take the place of protect(); and protect_rows() is for particles and other items whose number changes.
 // docs/ELASTIC.md has more.
 //
-// When a checkpoint is taken or restored, each protected object is inspected: where a vector is at that moment, and how long it is.
-// Objects are referenced, not copied: unprotect an object before its lifetime ends, or end the session first.
+// When a checkpoint is taken or restored, each protected object is inspected, so that a vector is found where it is at that moment,
+// with the length that it has. Objects are referenced, not copied: unprotect an object before its lifetime ends, or end the session
+// first.
 //
-// Errors are thrown as bivouac::error, which has the status of bivouac.h and its text. Functions marked Collective are called by all
-// ranks in the same order. A rank that throws inside one of them has told the others, and nobody waits for it.
+// Errors are thrown as bivouac::error, which has the status of bivouac.h and the text of the error. Functions marked Collective are
+// called by all ranks in the same order. A rank that throws inside such a function has told the other ranks, and none of them waits
+// for it.
 #ifndef BIVOUAC_HPP
 #define BIVOUAC_HPP
 
@@ -91,11 +93,11 @@ struct view {
 // What happens to a per-rank value on a different number of ranks.
 enum class on_resize : int {
     refuse = BVK_RESIZE_REFUSE,  // the restart is refused, as with session::protect
-    drop = BVK_RESIZE_DROP,      // the value stays unchanged, and the old ones are dropped
-    ask = BVK_RESIZE_ASK         // the same; bvk_of_ranks gives the old ones
+    drop = BVK_RESIZE_DROP,      // the value stays unchanged, and the saved values are dropped
+    ask = BVK_RESIZE_ASK         // the value stays unchanged; bvk_of_ranks gives the saved values
 };
 
-// What a restart does with a companion that is longer than the restored checkpoint recorded.
+// What a restart does with a companion that is longer than the length that the restored checkpoint recorded.
 enum class on_restart : int {
     truncate = BVK_RESTART_TRUNCATE,  // it is truncated to that length
     refuse = BVK_RESTART_REFUSE,      // the restart ends with an error on all ranks
@@ -118,7 +120,7 @@ inline int check(int status) {
     return status;
 }
 
-// The element type of a C++ type: a structure, or a type of several numbers, is a record of its size.
+// The element type of a C++ type. A structure, or a type that consists of several numbers, is a record with the size of that type.
 template <typename T, typename Enable = void>
 struct element {
     static_assert(as_bytes<T>::value,
@@ -207,7 +209,7 @@ public:
 
     virtual void save(bvk_checkpoint_t checkpoint, const std::string &name) const = 0;
 
-    // False if the library has refused it; the end of the restart reports that.
+    // False if the library has refused to load the region; the end of the restart reports the error.
     virtual bool load(bvk_restart_t restart, const std::string &name) = 0;
 };
 
@@ -294,7 +296,7 @@ private:
     std::unique_ptr<region_place> where_;
 };
 
-// A value of this rank, which is one of `ranks`.
+// A value of this rank; the session has `ranks` ranks.
 class own_place : public place {
 public:
     own_place(region_place *where, on_resize becomes, int ranks) : where_(where), becomes_(becomes), ranks_(ranks) {}
@@ -389,7 +391,7 @@ struct column {
 
 class rows_place;
 
-// A function that says which rank gets a row, and the exception that it threw.
+// A function that says which rank gets a row; also the exception, if any, that this function threw.
 struct owner_function {
     std::string column;
     int kind = 0;
@@ -397,7 +399,7 @@ struct owner_function {
     std::function<void(const void *values, std::size_t count, int *owners)> owners;
     std::exception_ptr thrown;
 
-    // No exception may leave this function: after one, the rows get no rank, and loading fails on all ranks.
+    // No exception may leave this function. After an exception, the rows get no rank, and loading fails on all ranks.
     static void call(const void *values, std::size_t count, int *owners, void *user) {
         owner_function &self = *static_cast<owner_function *>(user);
         try {
@@ -625,7 +627,7 @@ public:
     static deal even() { return deal(BVK_ROWS_EVEN); }
 
     // `count` rows starting with number `first`, in the order of the ranks that saved them. Each rank chooses freely: ranges may
-    // overlap, and rows may be left out. A restart fails if there are not that many.
+    // overlap, and rows may be left out. A restart fails if a range goes beyond the last row.
     static deal range(std::uint64_t first, std::uint64_t count) {
         deal made(BVK_ROWS_EVEN);
         made.range_.reset(new std::pair<std::uint64_t, std::uint64_t>(first, count));
@@ -800,7 +802,7 @@ struct report {
     std::string reason;  // why it was not committed
 };
 
-// How a session is configured: by the environment alone if nothing is set.
+// How a session is configured. If nothing is set, the environment alone configures it.
 struct options {
     std::string config_file;
     std::string config_text;
@@ -837,9 +839,9 @@ public:
     session(const session &) = delete;
     session &operator=(const session &) = delete;
 
-    // Closes the session as close() does, but never throws: call close() to learn what failed. Collective. While an exception
-    // propagates, which perhaps only this rank has seen, the destructor leaves the session as a killed process would: the other ranks
-    // need not call it.
+    // Closes the session as close() does, but never throws; call close() to learn what failed. Collective, except while an
+    // exception propagates. Perhaps only this rank has seen the exception, so the destructor leaves the session as a killed process
+    // would, and the other ranks need not call the destructor.
     ~session() {
         if (detail::exceptions_in_flight() <= in_flight_) bvk_close(&handle_);
     }
@@ -886,11 +888,11 @@ public:
         keep(name, new detail::view_place<Look>(std::move(look)));
     }
 
-    // Says which elements of an array of this shape this rank owns, in any number of boxes or none, and proves together with the
-    // other ranks that each element has one owner. In memory each box has, in each dimension, `before` ghost cells before it and
-    // `after` ghost cells after it. `after` defaults to `before`, and `before` to none. Ghost cells are not saved, and a restart
-    // leaves them unchanged. With `sparse`, the boxes of all ranks together need not cover the array. Collective, once for each
-    // decomposition. Throws on all ranks if an element has two owners or none.
+    // Says which elements this rank owns in an array with the extents `shape`, and proves together with the other ranks that each
+    // element has one owner. The elements form any number of boxes, or none. In memory each box has, in each dimension, `before`
+    // ghost cells before it and `after` ghost cells after it. `after` defaults to `before`, and `before` to none. Ghost cells are
+    // not saved, and a restart leaves them unchanged. With `sparse`, the boxes of all ranks together need not cover the array.
+    // Collective, once for each decomposition. Throws on all ranks if an element has two owners or none.
     bivouac::boxes boxes(const extents &shape, const std::vector<box> &own, const extents &before = extents(),
                          const extents &after = extents(), bool sparse = false) {
         extents origins, lengths;
@@ -905,7 +907,8 @@ public:
         const auto agreed = std::make_shared<detail::agreed_boxes>();
         agreed->count = own.size();
         if (!fits) {
-            // The others wait for this rank: it takes part without a description, and they are told of its mistake.
+            // The other ranks wait for this rank, so it takes part without a description, and the other ranks are told of its
+            // mistake.
             bvk_boxes(handle_, 1, nullptr, 0, nullptr, nullptr, nullptr, nullptr, 0, &agreed->handle);
             throw error(BVK_ERR_ARGUMENT, "shape, origins, extents and ghost cells of boxes have different numbers of dimensions");
         }
@@ -930,9 +933,9 @@ public:
         return made;
     }
 
-    // Protects this rank's part of an array: the memory of its box with the ghost cells around it. A restart loads it on any number
-    // of ranks. The vector must already have the length of the box with its ghost cells, and keeps it. A rank that owns nothing
-    // passes an empty vector.
+    // Protects this rank's part of an array: the memory of its box with the ghost cells around it. A restart loads this part on any
+    // number of ranks. The vector must already have the length of the box with its ghost cells, and keeps this length. A rank that
+    // owns nothing passes an empty vector.
     template <typename T, typename Allocator>
     void protect_on(const std::string &name, const bivouac::boxes &on, std::vector<T, Allocator> &values) {
         static_assert(!std::is_same<T, bool>::value, "bivouac: a std::vector<bool> has no elements in memory: use char");
@@ -955,8 +958,8 @@ public:
         keep(name, place.release());
     }
 
-    // Protects a variable that is the same on all ranks, such as a step or a time: less than 1 MiB. A restart loads it on any number of
-    // ranks. If it differs on a rank, no checkpoint is taken.
+    // Protects a variable of less than 1 MiB that is the same on all ranks, such as a step or a time. A restart loads it on any
+    // number of ranks. If it differs on a rank, the ranks abandon the checkpoint.
     template <typename T>
     void protect_shared(const std::string &name, T &value) {
         protect_shared(name, &value, 1);
@@ -968,8 +971,8 @@ public:
         keep(name, new detail::shared_place(new detail::fixed_place(detail::memory_of(data, count))));
     }
 
-    // Protects a variable of this rank only: less than 1 MiB. `becomes` says what happens to it on a different number of ranks; all
-    // ranks pass the same value.
+    // Protects a variable of less than 1 MiB that only this rank has. `becomes` says what happens to it on a different number of ranks; all
+    // ranks pass the same `becomes`.
     template <typename T>
     void protect_per_rank(const std::string &name, T &value, on_resize becomes) {
         protect_per_rank(name, &value, 1, becomes);
@@ -982,7 +985,7 @@ public:
     }
 
     // Protects rows, whose number may differ between ranks and between checkpoints. A restart redistributes them, and the vectors are
-    // resized to match. All ranks protect them with the same columns, including ranks without rows.
+    // resized to match. All ranks, including ranks without rows, protect them with the same columns.
     void protect_rows(const std::string &name, bivouac::rows rows, bivouac::deal how) {
         keep(name, new detail::rows_place(std::move(rows), std::move(how)));
     }
@@ -1001,13 +1004,14 @@ public:
         keep(name, new detail::file_place(std::move(save), std::move(load)));
     }
 
-    // Keeps an output file, to which the application appends, consistent with the checkpoints of the series `name`: see
+    // Keeps an output file consistent with the checkpoints of the series `name`, while the application appends to it: see
     // bvk_companion. Ranks that do not write a file pass an empty path. Collective. Throws on all ranks or on none.
     void companion(const std::string &name, const std::string &path, bivouac::on_restart how = bivouac::on_restart::truncate) {
         detail::check(bvk_companion(handle_, name.c_str(), path.empty() ? nullptr : path.c_str(), static_cast<int>(how)));
     }
 
-    // The path to which the application writes the file now: a different one after a restart with on_restart::another.
+    // The path to which the application writes the file now. After a restart with on_restart::another, this may be a different path
+    // from the one that the application gave.
     std::string companion_path(const std::string &name, const std::string &path) const {
         const char *current = nullptr;
         detail::check(bvk_companion_path(handle_, name.c_str(), path.c_str(), &current));
@@ -1020,17 +1024,17 @@ public:
     }
     void unprotect_all() noexcept { places_.clear(); }
 
-    // Prepares node memory in the background for a checkpoint of all protected data at its current length, so that the first one
-    // is as fast as the others. Local, never waits.
+    // Prepares node memory in the background for a checkpoint of all protected data at its current length, so that the first
+    // checkpoint is as fast as later ones. Local, never waits.
     void prepare() {
         std::uint64_t bytes = 0;
         for (const auto &entry : places_) bytes += entry.second->room();
         detail::check(bvk_prepare(handle_, bytes));
     }
 
-    // Takes version `version` of the series `name`, a checkpoint of all protected data. When this returns, the application may
-    // overwrite the data. Collective, with the same names and types on all ranks; lengths may differ. If it throws, this rank has no
-    // part in the checkpoint, the others are told, and the application may continue.
+    // Takes a checkpoint of all protected data, as version `version` of the series `name`. When this returns, the application may
+    // overwrite the data. Collective, with the same names and types on all ranks; lengths may differ. If this function throws, this
+    // rank has no part in the checkpoint, the other ranks are told, and the application may continue.
     pending checkpoint(const std::string &name, std::uint64_t version) {
         detail::begun parts(handle_, name, version);
         for (const auto &entry : places_) entry.second->save(parts.handle(), entry.first);
@@ -1063,7 +1067,7 @@ public:
         return described(told);
     }
 
-    // Is it time for a checkpoint, by the configured interval? Once per step. Collective.
+    // Is it time for a checkpoint, according to the configured interval? Call this once per step. Collective.
     bool should_checkpoint() { return ask(bvk_should_checkpoint); }
 
     // Is it time to stop? Collective.
@@ -1094,7 +1098,8 @@ private:
         places_[name] = std::move(owned);
     }
 
-    // Loads all protected data. An exception from the application is kept for the end of the restart, which the others wait for.
+    // Loads all protected data. An exception from the application is kept until the end of the restart, because the other ranks
+    // wait for this end.
     bool load(bvk_restart_t restart, const std::function<std::string()> &check, std::exception_ptr &thrown) {
         thrown = nullptr;
         try {

@@ -1,10 +1,10 @@
 // VELOC's interface on Bivouac: link with libveloc-client.so. docs/VELOC.md explains how to move a program and what differs.
 //
 // Every function returns VELOC_SUCCESS or VELOC_FAILURE, unless its description says otherwise, and writes the reason for a
-// failure to standard error; bvk_error() of bivouac.h returns the text, too. No call ends the process. There is one session per
-// process. Calls from several threads wait for each other, if MPI allows such calls at all. A name has 1 to 127 characters (A-Z
-// a-z 0-9 _ and dot), and a version is at least 0. Collective means that all ranks of the communicator make the call, in the same
-// order.
+// failure to standard error; bvk_error() of bivouac.h returns this reason, too. No call ends the process. There is one session
+// per process. Calls from several threads wait for each other, if MPI allows such calls at all. A name has 1 to 127 characters
+// (A-Z a-z 0-9 _ and dot), and a version is at least 0. Collective means that all ranks of the communicator make the call, in
+// the same order.
 #ifndef BIVOUAC_VELOC_H
 #define BIVOUAC_VELOC_H
 
@@ -23,7 +23,7 @@ extern "C" {
 // fail on all ranks.
 int VELOC_Init(MPI_Comm comm, const char *cfg_file);
 
-// Opens a session of this process alone; `unique_id` distinguishes the process from the others of the job, and must be the same
+// Opens a session for this process alone; `unique_id` distinguishes the process from the others in the job, and must be the same
 // when the process is relaunched. MPI need not be initialised.
 int VELOC_Init_single(unsigned int unique_id, const char *cfg_file);
 
@@ -38,7 +38,7 @@ int VELOC_Finalize(int drain);
 // number is replaced. Local.
 int VELOC_Mem_protect(int id, void *ptr, size_t count, size_t base_size);
 
-// The same for checkpoints called `name` only, in addition to the regions without a name. Local.
+// The same, but only for checkpoints called `name`, which contain the regions without a name, too. Local.
 int VELOC_Region_protect(int id, void *ptr, size_t count, size_t base_size, const char *name);
 
 // Ends the protection of a region. Local.
@@ -88,8 +88,8 @@ int VELOC_Restart_test(const char *name, int version);
 // Begins the restart of one version. Collective.
 int VELOC_Restart_begin(const char *name, int version);
 
-// Loads regions into the memory that is protected under their numbers: all of them, those with the `count` numbers `ids`, or all
-// others (VELOC_RECOVER_...). Fails on all ranks or on none; after a failure, what was loaded must not be used. Collective.
+// Loads all regions, those with the `count` numbers `ids`, or all others (VELOC_RECOVER_...), into the memory that is protected
+// under their numbers. Fails on all ranks or on none; after a failure, what was loaded must not be used. Collective.
 int VELOC_Recover_selective(int mode, int *ids, int count);
 int VELOC_Recover_mem(void);
 
@@ -97,7 +97,8 @@ int VELOC_Recover_mem(void);
 // region or the size does not fit into an int. Local.
 int VELOC_Recover_size(int id);
 
-// Ends the restart. If `success` is 0 on any rank, the restart counts on none, and the version is not offered again. Collective.
+// Ends the restart. If `success` is 0 on any rank, the restart takes effect on no rank, and the version is not offered again.
+// Collective.
 int VELOC_Restart_end(int success);
 
 // A whole restart: begins it, loads all regions, and ends it. Collective.
@@ -125,8 +126,8 @@ long long VELOC_Recover_size_of(int version, int id);
 #endif
 
 // The shorter calls with which "GPU-Enabled Asynchronous Multi-level Checkpoint Caching and Prefetching" (HPDC 2023) shows its
-// interface: bytes instead of a count and a size, and versions without a name. (VELOC_Restart)(name, version) still calls the
-// function.
+// interface. They take bytes instead of a count and a size, and versions without a name. (VELOC_Restart)(name, version) still
+// calls the function.
 #ifdef VELOC_HPDC_LISTING
 #define VELOC_Recover_size(version, id) VELOC_Recover_size_of(version, id)
 #define VELOC_Mem_protect(id, ptr, size) (VELOC_Mem_protect)(id, ptr, size, 1)

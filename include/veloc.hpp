@@ -3,7 +3,7 @@
 // differs.
 //
 // After a failure, functions return false, or what their description says, and the reason is on standard error. veloc.h says which
-// functions are collective. There is one client per process, which get_client makes or returns.
+// functions are collective. There is one client per process; get_client makes or returns this client.
 #ifndef BIVOUAC_VELOC_HPP
 #define BIVOUAC_VELOC_HPP
 
@@ -42,8 +42,8 @@ public:
         current() = nullptr;
     }
 
-    // Protects `count` elements of `base_size` bytes as region `id` of all checkpoints, or only of those called `name`. Returns false
-    // if the region has replaced another one of that number, as VELOC does.
+    // Protects `count` elements of `base_size` bytes as region `id` of all checkpoints, or only of those called `name`. As in
+    // VELOC, the result is false if the region has replaced another one with that number.
     bool mem_protect(int id, void *ptr, size_t count, size_t base_size, const std::string &name = "default") {
         return lend(id, group(name), ptr, count, base_size) && keep(id, name, region_t());
     }
@@ -64,7 +64,7 @@ public:
         else VELOC_Region_clear(name.c_str());
     }
 
-    // Calls `obs` for each event of that type (VELOC_OBSERVE_CKPT_END); returns false if it has replaced another observer.
+    // Calls `obs` for each event of that type (VELOC_OBSERVE_CKPT_END); returns false if `obs` has replaced another observer.
     bool register_observer(int type, const observer_t &obs) {
         const bool is_new = observers_.count(type) == 0;
         observers_[type] = obs;
@@ -124,7 +124,7 @@ public:
         return VELOC_Restart_test(own(name, target_rank), version);
     }
 
-    // A whole restart: begins it, loads all regions, and ends it. If a deserializer throws, the restart counts on no rank.
+    // A whole restart: begins it, loads all regions, and ends it. If a deserializer throws, the restart takes effect on no rank.
     bool restart(const std::string &name, int version, int target_rank = -1) {
         if (!restart_begin(name, version, target_rank)) return false;
         return whole([this] { return recover_mem(VELOC_RECOVER_ALL, std::set<int>()); },
@@ -164,14 +164,14 @@ public:
         return is_read;
     }
 
-    // Ends the restart. If something could not be loaded, the restart counts on no rank.
+    // Ends the restart. If something could not be loaded, the restart takes effect on no rank.
     bool restart_end(bool success) {
         const bool ended = done(VELOC_Restart_end(success && is_whole_));
         return ended && (is_whole_ || !success);
     }
 
 private:
-    // A region. Raw memory has no serializer, and the library knows where it is. Of a data structure, the library keeps nothing
+    // A region. Raw memory has no serializer, and the library knows where it is. The library keeps nothing of a data structure
     // between the calls.
     struct region_t {
         serializer_t s;
@@ -302,7 +302,7 @@ inline client_t *get_client(MPI_Comm comm, const std::string &cfg_file) {
     return client_t::made(status, rank);
 }
 
-// Returns the client of this process alone; `id` distinguishes the process from the others of the job.
+// Returns the client for this process alone; `id` distinguishes the process from the others in the job.
 inline client_t *get_client(unsigned int id, const std::string &cfg_file) {
     if (client_t::current() != nullptr) return client_t::current();
     return client_t::made(VELOC_Init_single(id, cfg_file.c_str()), static_cast<int>(id));

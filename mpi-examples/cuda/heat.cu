@@ -6,7 +6,7 @@
 //   mpirun -n 2 heat --die-at 45           kills itself with SIGKILL
 //   mpirun -n 2 heat --forget particles    omits a declaration: refused, with an error
 //
-// u: 8192 x 8192 doubles (512 MiB) per rank, rows 0 and rows-1 are halos; updated in place, red and black.
+// u: 8192 x 8192 doubles (512 MiB) per rank, of which rows 0 and rows-1 are halos; updated in place, red and black.
 // particles: 256 MiB; coefficients: 256 MiB, only read.
 #define OMPI_SKIP_MPICXX 1 // the C interface alone: mpicc does not link the one for C++
 #define MPICH_SKIP_MPICXX 1
@@ -31,11 +31,21 @@
         }                                                                                                \
     } while (0)
 
-// An error of Bivouac never ends the program; what must not be missed is looked at where it happens.
+// Prints an error of a call that the program can do without.
 #define BVK(call)                                                                                             \
     do {                                                                                                      \
         int status_ = (call);                                                                                 \
         if (status_ < 0) printf("bivouac: %s: %s: %s\n", #call, bvk_status_name(status_), bvk_error());       \
+    } while (0)
+
+// Ends all ranks if a call fails without which a checkpoint would lack something, or a restart would not load it.
+#define MUST(call)                                                                                            \
+    do {                                                                                                      \
+        int must_ = (call);                                                                                   \
+        if (must_ < 0) {                                                                                      \
+            printf("bivouac: %s: %s: %s\n", #call, bvk_status_name(must_), bvk_error());                      \
+            MPI_Abort(MPI_COMM_WORLD, 1);                                                                     \
+        }                                                                                                     \
     } while (0)
 
 struct Particle {
@@ -80,7 +90,7 @@ __global__ void init_particles(Particle *p, uint64_t n, uint64_t first, double h
     p[i].vy = unit(id + 3) - 0.5;
 }
 
-// In place: the cells of one colour from those of the other.
+// In place: computes the cells of one colour from those of the other.
 __global__ void heat(double *u, const float *coefficients, uint64_t rows, unsigned colour) {
     uint64_t r = blockIdx.y + 1;
     uint64_t c = 2 * (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) + ((r + colour) & 1);
@@ -160,7 +170,7 @@ static const char *level_name(int level) {
     return level >= 0 && level <= 4 ? names[level] : "?";
 }
 
-// Prints the verdicts that have come since; the same on all ranks, so one prints.
+// Prints the verdicts that have arrived since the last call; they are the same on all ranks, so one prints.
 static void tell_verdicts(bvk_session_t session, int rank) {
     bvk_report report = BVK_REPORT_INIT;
     while (bvk_next_report(session, &report) == BVK_OK) {
@@ -218,11 +228,11 @@ int main(int argc, char **argv) {
 
     uint64_t step = 0;
     const uint64_t saved_bytes = cells * sizeof(double) + count * sizeof(Particle) + cells * sizeof(float) + sizeof(step);
-    BVK(bvk_set_stream(session, stream));
-    BVK(bvk_protect(session, "u", u, cells, BVK_F64));
-    BVK(bvk_protect(session, "particles", particles, count, BVK_RECORD(sizeof(Particle))));
-    BVK(bvk_protect(session, "coefficients", coefficients, cells, BVK_F32));
-    BVK(bvk_protect(session, "step", &step, 1, BVK_U64));
+    MUST(bvk_set_stream(session, stream));
+    MUST(bvk_protect(session, "u", u, cells, BVK_F64));
+    MUST(bvk_protect(session, "particles", particles, count, BVK_RECORD(sizeof(Particle))));
+    MUST(bvk_protect(session, "coefficients", coefficients, cells, BVK_F32));
+    MUST(bvk_protect(session, "step", &step, 1, BVK_U64));
 
     bvk_restored restored = BVK_RESTORED_INIT;
     int found = bvk_restore(session, "heat", BVK_NEWEST, &restored);
@@ -309,7 +319,7 @@ int main(int argc, char **argv) {
            stats.blocked_total_s, stats.blocked_max_s);
     BVK(bvk_write_set_close(&cells_written));
     BVK(bvk_write_set_close(&particles_written));
-    BVK(bvk_close(&session)); // before MPI_Finalize, and while the protected memory is there
+    BVK(bvk_close(&session)); // before MPI_Finalize, and while the protected memory exists
 
     for (double *p : {halo.up_out, halo.up_in, halo.down_out, halo.down_in}) CUDA(cudaFreeHost(p));
     CUDA(cudaFree(bits));

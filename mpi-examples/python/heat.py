@@ -59,7 +59,7 @@ def take(session, step, level, rank):
             reached = pending.wait(level)
             if rank == 0:
                 print(f"committed version={step} level={reached.name}", flush=True)
-    except (bivouac.CaptureError, bivouac.DeviceError, bivouac.NotCommittedError) as error:
+    except (bivouac.CaptureError, bivouac.DeviceError, bivouac.NotCommittedError, bivouac.RegionError) as error:
         print(f"rank {rank}: checkpoint {step}: {error}", flush=True)
 
 

@@ -94,16 +94,16 @@ impl Described {
     }
 }
 
-/// Says which boxes of an array this rank owns, and proves together with the other ranks that each element has one owner. Regions that are
+/// Says which boxes this rank owns in an array, and proves together with the other ranks that each element has one owner. Regions that are
 /// saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of the same shape. Make this call once for
 /// each decomposition, whatever the element types are.
 ///
 /// `shape`: the extents of the array in its `dimensions` dimensions (1 to 8), slowest first (in C, rows before columns). This rank owns
-/// `count` boxes, which may be 0. The `dimensions` numbers starting at `origins + b * dimensions` are the origin of box b, counted from 0,
-/// and those starting at `extents + b * dimensions` are its extents. In memory, each box is surrounded by ghost cells: `before` and `after`
-/// point to `dimensions` numbers each, which say how many elements lie before and after the box in each dimension; NULL stands for none.
-/// Ghost cells are not saved, and a load leaves them unchanged. `sparse`: 1 if the boxes of all ranks together need not cover the array, as
-/// on a level of an adaptive mesh; 0 if they must.
+/// `count` boxes, which may be 0. The `dimensions` numbers starting at `origins + b * dimensions` are the origin of box b, and those
+/// starting at `extents + b * dimensions` are its extents; boxes and elements are counted from 0. In memory, each box is surrounded by
+/// ghost cells: `before` and `after` point to `dimensions` numbers each, which say how many elements lie before and after the box in each
+/// dimension; NULL stands for none. Ghost cells are not saved, and a load leaves them unchanged. `sparse`: 1 if the boxes of all ranks
+/// together need not cover the array, as on a level of an adaptive mesh; 0 if they must.
 ///
 /// Collective: all ranks, with the same `dimensions`, `shape` and `sparse`, including ranks that own nothing. Blocks
 /// until all ranks have made the call.
@@ -144,10 +144,10 @@ pub unsafe extern "C" fn bvk_boxes(
     call(|| unsafe { decomposed(session, described, boxes) })
 }
 
-/// Says which elements of an array of numbered elements this rank owns, for example those of an unstructured mesh, and proves together with
-/// the other ranks that each element has one owner. `*boxes` is a handle for all calls that take boxes. For these calls, this rank's memory
-/// is one box of `count` elements, in the order of the list. Regions that are saved on `*boxes` can be restored on any number of ranks, and
-/// on any other lists of an array of the same size.
+/// Says which elements this rank owns in an array of numbered elements, such as the elements of an unstructured mesh, and proves together
+/// with the other ranks that each element has one owner. `*boxes` is a handle for all calls that take boxes. For these calls, this rank's
+/// memory is one box of `count` elements, in the order of the list. Regions that are saved on `*boxes` can be restored on any number of
+/// ranks, and on any other lists of an array of the same size.
 ///
 /// The array has `total` elements, numbered from 0. `numbers` lists the `count` numbers that this rank owns, in any order; `count` may be
 /// 0. The list is copied. `sparse`: 1 if the lists of all ranks together need not contain all numbers; 0 if they must.
@@ -273,9 +273,9 @@ fn of_one(data: &*const c_void, elements: &u64, kind: c_int, open: &Open, boxes:
 }
 
 /// Protects this rank's part of an array as region `name`: the memory of its box, with the ghost cells of `boxes`. `bvk_checkpoint` saves
-/// this part, and `bvk_restore` loads it, on any number of ranks. `elements`: the number of elements in memory, including ghost cells,
-/// which is compared with the size of the box and its ghost cells. A rank that owns nothing passes 0. The memory may be on the host or on a
-/// GPU, as each rank chooses. Otherwise, the call works like `bvk_protect`. All ranks must protect their regions in the same order.
+/// this part, and `bvk_restore` loads it, on any number of ranks. `elements`: the number of elements in memory, including ghost cells. This
+/// number is compared with the size of the box and its ghost cells. A rank that owns nothing passes 0. The memory may be on the host or on
+/// a GPU, as each rank chooses. Otherwise, the call works like `bvk_protect`. All ranks must protect their regions in the same order.
 ///
 /// Local, waits like `bvk_protect`.
 ///

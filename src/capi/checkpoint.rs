@@ -215,9 +215,12 @@ unsafe fn hand_out(pending: Pending, place: *mut *mut PendingHandle) -> c_int {
     BVK_OK
 }
 
-/// Takes version `version` of the series `name`, a checkpoint of all protected regions. When the call returns, the application may
+/// Takes a checkpoint of all protected regions, as version `version` of the series `name`. When the call returns, the application may
 /// overwrite these regions. Regions on an offloaded GPU may be overwritten once the write has been declared (`bvk_offload`), and live
 /// regions as `bvk_set_live` says. The ranks agree on the checkpoint in the background; see `bvk_wait` and `bvk_next_report`.
+///
+/// Versions should grow within a run, because a restart takes the largest one as the newest. If a version is taken twice, both checkpoints
+/// are stored, and a restart takes the second one.
 ///
 /// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the other ranks.
 /// Blocks for the copy; if regions are live, also for the live copy of the previous checkpoint; and if node memory is full, also for room
@@ -255,7 +258,7 @@ pub unsafe extern "C" fn bvk_checkpoint(
 /// Begins a checkpoint that names its own regions: `bvk_save` adds the regions, and `bvk_capture` takes the checkpoint. Several
 /// checkpoints may be open at a time.
 ///
-/// Collective like `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends it; never waits.
+/// Collective like `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends the checkpoint; never waits.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks are not told. If the name cannot be
 /// used, `bvk_capture` refuses it.
@@ -377,7 +380,7 @@ pub extern "C" fn bvk_save_protected(checkpoint: *mut CheckpointHandle) -> c_int
     })
 }
 
-/// Copies the host regions that were added with `bvk_save` into the checkpoint. When the call returns, the application may overwrite these
+/// Copies into the checkpoint the host regions that were added with `bvk_save`. When the call returns, the application may overwrite these
 /// regions; `bvk_capture` may be called later. The copies occupy no memory of the process. A region that was copied may be added and copied
 /// again if its type and shape are the same (otherwise `bvk_save` returns `BVK_ERR_REGION`). Regions on a GPU, regions on boxes, rows,
 /// protected regions and histories are not read until `bvk_capture`.
@@ -426,8 +429,8 @@ pub extern "C" fn bvk_save_history(
     })
 }
 
-/// Chooses, for a region of this checkpoint, the method by which files reuse earlier files, instead of the configured method: "full",
-/// "basic", "list", "tree" or "auto" (`docs/REDUCTION.md`). The choice has an effect if `reduction.method` or `reduction.regions` asks for
+/// Chooses "full", "basic", "list", "tree" or "auto" (`docs/REDUCTION.md`) as the method by which files reuse earlier files for a region of
+/// this checkpoint. This method replaces the configured one. The choice has an effect if `reduction.method` or `reduction.regions` asks for
 /// a method. If the region is not saved, the log names it.
 ///
 /// Local, never waits.

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// Adds a file as region `name`. The program itself writes the file, or a library that needs a path does. `*path` says where to write it:
 /// in node-local storage, below `local.directory`. The text of the path is valid until the checkpoint is captured or aborted. The file must
-/// be complete when `bvk_capture` is called, which reads the file and removes it. `bvk_route_saved` brings the file back; for `bvk_load`
-/// the region is an array of bytes. The same name always gives the same path.
+/// be complete when `bvk_capture` is called; that call reads the file and removes it. `bvk_route_saved` brings the file back; for
+/// `bvk_load` the region is an array of bytes. The same name always gives the same path.
 ///
 /// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting
 /// for the other ranks. Blocks on node-local storage.
@@ -54,9 +54,9 @@ impl Begun {
     }
 }
 
-/// Restores the region `name` of the version being restored as a file: a region that `bvk_route` saved, or any other array that belongs to
-/// this rank. `*path` is in node-local storage. The file, which has mode 600, and the text of the path stay valid until `bvk_end_restore`.
-/// After `BVK_AGAIN`, make this call again. Every block is checked before it is written.
+/// Writes to a file the region `name` of the version being restored. The region is one that `bvk_route` saved, or any other array that
+/// belongs to this rank. `*path` is in node-local storage. The file, which has mode 600, and the text of the path stay valid until
+/// `bvk_end_restore`. After `BVK_AGAIN`, make this call again. Every block is checked before it is written.
 ///
 /// Local. Blocks on the tier that holds the copy, and on node-local storage.
 ///
@@ -90,14 +90,14 @@ pub unsafe extern "C" fn bvk_route_saved(
 pub const BVK_RESTART_TRUNCATE: c_int = 0;
 /// If the companion is longer, the restart ends with an error on all ranks, and the companion stays unchanged.
 pub const BVK_RESTART_REFUSE: c_int = 1;
-/// If the companion is longer, it stays unchanged, and the program continues in another file next to it:
-/// `traj.part0002.xtc` after `traj.xtc`.
+/// If the companion is longer, it stays unchanged, and the program continues in another file next to it, for example in `traj.part0002.xtc`
+/// after `traj.xtc`.
 pub const BVK_RESTART_ANOTHER: c_int = 2;
 
-/// Keeps an output file to which the program appends, such as a trajectory or a time series, consistent with the checkpoints of the series
-/// `name`. Each checkpoint records the length of the file at the capture and a digest of its last 64 KiB. A restart brings the file back to
-/// that length, in the way that `on_restart` says (one of `BVK_RESTART_...`), so that the output that a run wrote after its last checkpoint
-/// does not appear twice. Make this call once, before the restart.
+/// Keeps an output file consistent with the checkpoints of the series `name`. The program appends to this file, which may be a trajectory
+/// or a time series, for example. Each checkpoint records the length of the file at the capture and a digest of its last 64 KiB. A restart
+/// brings the file back to that length, in the way that `on_restart` says (one of `BVK_RESTART_...`), so that the output that a run wrote
+/// after its last checkpoint does not appear twice. Make this call once, before the restart.
 ///
 /// The file must contain all output when the checkpoint is captured: call `fflush` first. A file that is shorter than the recorded length,
 /// or whose last 64 KiB before that length have a different digest, does not match the version, and all ranks continue with the next older

@@ -168,16 +168,16 @@ fn of_entry(name: &str, at: usize, failure: &Failure) -> Failure {
     Failure::new(failure.status, format!("set {name:?}: entry {at} of the list: {}", failure.text))
 }
 
-/// After this call, checkpoints with regions in the memory of GPU number `gpu` are *marked*: the regions are sent from where they are while
-/// the application continues, and the application declares which memory it is about to write to (`bvk_before_write`, `bvk_before`). The
+/// After this call, checkpoints with regions in the memory of GPU number `gpu` are *marked*: while the application continues, the regions
+/// are sent from where they are, and the application declares which memory it is about to write to (`bvk_before_write`, `bvk_before`). The
 /// configuration (`[offload]`) says whether a checkpoint is marked, or copied inside the GPU as without this call. Other checkpoints are
 /// taken as before. A session can offload only one GPU. With `BVK_NO_GPU`, all declarations are accepted and nothing is marked, so that a
 /// program runs unchanged without a GPU. `docs/OFFLOAD.md` shows a program.
 ///
-/// `bytes`: the size of a marked checkpoint's regions in bytes, on the GPU and on the host together. Node memory for two such
-/// checkpoints, which are used in turn, is reserved, touched and pinned. With 0, no memory is prepared: the first checkpoints are
-/// copied, and their memory is pinned for later ones. A second call prepares more memory. Histories that are opened later may take
-/// prepared memory, so open them first.
+/// `bytes`: the size of a marked checkpoint's regions in bytes, on the GPU and on the host together. Node memory for two such checkpoints
+/// is reserved, touched and pinned, and its two parts are used in turn. With 0, no memory is prepared: the first checkpoints are copied,
+/// and their memory is pinned for later ones. A second call prepares more memory. Histories that are opened later may take prepared memory,
+/// so open them first.
 ///
 /// Local. Blocks for about half a second per GiB of `bytes`, and up to a second if this is the first call for the GPU.
 ///
@@ -348,9 +348,9 @@ pub unsafe extern "C" fn bvk_write_set_close(set: *mut *mut WriteSetHandle) -> c
     })
 }
 
-/// Waits until Bivouac no longer reads the application's memory: neither marked regions on a GPU nor live regions on the host. Make this
-/// call before the memory of these regions is freed, and before a write to it that cannot be declared, such as a write by another process
-/// or another GPU. If nothing is marked or being copied, this call does nothing.
+/// Waits until Bivouac no longer reads marked regions on a GPU or live regions on the host. Make this call before the memory of these
+/// regions is freed, and before a write to it that cannot be declared, such as a write by another process or another GPU. If nothing is
+/// marked or being copied, this call does nothing.
 ///
 /// Local. Blocks for the transfer of marked regions, at full speed, and for the copy of live ones.
 ///

@@ -38,7 +38,7 @@ pub struct CPart {
     /// For boxes: the extents of the array, slowest dimension first. For numbered elements: `shape[0]` is the
     /// number of elements of the array.
     pub shape: [u64; 8],
-    /// For rows: the least coordinate in each dimension, as given in `bvk_rows` when they were saved.
+    /// For rows: the least coordinate in each dimension, as given in `bvk_rows` when the rows were saved.
     pub low: [f64; 8],
     /// For rows: the greatest coordinate in each dimension.
     pub high: [f64; 8],
@@ -153,8 +153,8 @@ pub unsafe extern "C" fn bvk_part_of(parts: *mut PartsHandle, rank: c_int, found
     })
 }
 
-/// Lists the boxes that old rank number `rank` had, in the order in which they were passed to `bvk_boxes`: as many boxes as fit into the
-/// lists `origins` and `extents`, which have room for `capacity` boxes. Each of the two lists gets as many numbers per box as the array has
+/// Lists the boxes that old rank number `rank` had, in the order in which the boxes were passed to `bvk_boxes`. The lists `origins` and
+/// `extents` have room for `capacity` boxes, and get as many as fit. Each of the two lists gets as many numbers per box as the array has
 /// dimensions, box after box. `bvk_part_of` says how many boxes there are.
 ///
 /// Local, never waits.

@@ -144,12 +144,12 @@ impl Running {
     }
 }
 
-/// Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that
-/// were saved. Regions on boxes and values can be loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); a version
-/// that contains any other region can be restored only on the number of ranks that took it. If a version is damaged on some rank, all
-/// ranks take the next older one, unless a single version was requested. `restored`: NULL, or a structure to fill. `BVK_NOTHING`:
-/// there is nothing to restore. Regions of the checkpoint that are not protected are not loaded, and a warning names them. It is an
-/// error if no region is protected.
+/// Restores version `version` (or `BVK_NEWEST`) of the series `name` into all protected regions, which must have the lengths that were
+/// saved. Regions on boxes can be loaded on any number of ranks (`bvk_protect_on`), and so can values (`bvk_protect_shared`); a version
+/// that contains any other region can be restored only on the number of ranks that took it. If a version is damaged on some rank, all ranks
+/// take the next older one, unless a single version was requested. `restored`: NULL, or a structure to fill. `BVK_NOTHING`: there is
+/// nothing to restore. Regions of the checkpoint that are not protected are not loaded, and a warning names them. It is an error if no
+/// region is protected.
 ///
 /// Collective: all ranks. Blocks until all ranks have loaded, and waits for checkpoints of this session that are being written.
 ///
@@ -452,7 +452,7 @@ pub unsafe extern "C" fn bvk_load(
 
 /// Loads all protected regions. The application loads other regions of the checkpoint itself, or leaves them out.
 ///
-/// Local, except for regions on boxes and values: for these, the call is collective whenever `bvk_load_on` and `bvk_load_shared` are.
+/// Local, except for values and for regions on boxes: for these, the call is collective whenever `bvk_load_on` and `bvk_load_shared` are.
 /// Blocks on the tiers that hold the copies, and then until all ranks have made the call.
 ///
 /// Errors: as for `bvk_load`; the contents of the regions are then unspecified.
@@ -583,8 +583,8 @@ pub unsafe extern "C" fn bvk_end_restore(
     })
 }
 
-/// Lists the versions of the series `name` that all ranks can restore, newest first: as many as fit into `versions`, which has room for
-/// `capacity` versions. `*count` says how many versions all ranks can restore.
+/// Lists the versions of the series `name` that all ranks can restore, newest first. `versions` has room for `capacity` versions, and gets
+/// as many as fit. `*count` says how many versions all ranks can restore.
 ///
 /// Collective: all ranks. Blocks like `bvk_begin_restore`.
 ///

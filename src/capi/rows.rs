@@ -31,7 +31,7 @@ pub struct LoadedRowsHandle {
 }
 
 /// Says which rank gets each of `count` rows. `values` holds the values of a column for these rows, row after row, with as many elements
-/// per row as the column has. For each row, the function writes the number of a rank of this run to `owners`. `user` is the pointer that
+/// per row as the column has. For each row, the function writes to `owners` the number of a rank of this run. `user` is the pointer that
 /// was given to `bvk_load_rows_by`.
 pub type OwnersFunction =
     Option<unsafe extern "C" fn(values: *const c_void, count: usize, owners: *mut c_int, user: *mut c_void)>;
@@ -110,9 +110,9 @@ unsafe fn deal(
     })
 }
 
-/// Describes column number `at` of the set `name`, counted from 0 in the order in which the columns were saved: its name, the type of its
-/// elements, and the number of elements per row. The call returns `BVK_NOTHING` after the last column. `column`, `kind` and `width` may be
-/// NULL. The name stays valid until `bvk_end_restore`.
+/// Describes column number `at` of the set `name`: its name, the type of its elements, and the number of elements per row. Columns are
+/// counted from 0, in the order in which they were saved. The call returns `BVK_NOTHING` after the last column. `column`, `kind` and
+/// `width` may be NULL. The name stays valid until `bvk_end_restore`.
 ///
 /// Local; the same on all ranks. Blocks on the tier that holds the copy.
 ///
@@ -217,9 +217,9 @@ pub unsafe extern "C" fn bvk_load_rows_range(
     unsafe { deal(restart, name, how, (rows, count)) }
 }
 
-/// Gets the rows that a function of the application assigns to this rank, by the values of a column of the type `kind` with `width`
-/// elements per row. The rows are in the order of the ranks that saved them and, for each of these ranks, in the order in which it saved
-/// them. Otherwise, the call works like `bvk_load_rows`.
+/// Gets the rows that a function of the application assigns to this rank according to the values of a column of the type `kind` with
+/// `width` elements per row. The rows are in the order of the ranks that saved them and, for each of these ranks, in the order in which it
+/// saved them. Otherwise, the call works like `bvk_load_rows`.
 ///
 /// The function `owners` is called on this thread before this call returns, on the ranks that read rows: on some ranks for many rows and on
 /// others for none. It gets each row once, in batches of up to 1 MiB of values. Its answers must depend only on the values, not on data
@@ -276,8 +276,8 @@ pub unsafe extern "C" fn bvk_load_rows_by(
     unsafe { deal(restart, name, how, (rows, count)) }
 }
 
-/// Loads a column of rows into `elements` elements at `data`: `width` elements for each row that this rank gets, row after
-/// row, of the type that was saved.
+/// Loads a column of rows into `elements` elements at `data`. These have the type that was saved: `width` elements for each row that this
+/// rank gets, row after row.
 ///
 /// Collective if the call that distributed the rows was collective: all ranks, including ranks without rows, load the same columns in the
 /// same order. Blocks on the tiers that hold the shards, and until all ranks have made the call.

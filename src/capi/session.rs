@@ -48,7 +48,7 @@ pub struct Options {
     pub config_file: *const c_char,
     /// TOML text instead of a file; NULL: none.
     pub config_text: *const c_char,
-    /// A list of settings of the form `section.key=value`, whose last entry is NULL; NULL: none.
+    /// A list of settings (`section.key=value`) that ends with a NULL entry. NULL: none.
     pub settings: *const *const c_char,
 }
 
@@ -81,7 +81,7 @@ pub struct CStats {
     pub size: usize,
     /// Checkpoints that this rank has captured.
     pub captured: u64,
-    /// Checkpoints that the ranks abandoned at the checkpoint call: no part of them is kept.
+    /// Checkpoints that the ranks abandoned at the checkpoint call. No part of them is kept.
     pub abandoned: u64,
     /// Checkpoints in flight: some of their levels are neither reached nor given up.
     pub in_flight: u64,
@@ -103,9 +103,9 @@ pub struct CStats {
     pub packed_files: u64,
     /// Files that could have referred to earlier files, but hold whole shards.
     pub whole_files: u64,
-    /// Bytes of the shards that both kinds of files represent.
+    /// Bytes of the shards that the files in `packed_files` and `whole_files` represent.
     pub reduced_bytes: u64,
-    /// Bytes that both kinds of files store themselves.
+    /// Bytes that the files in `packed_files` and `whole_files` store themselves.
     pub stored_bytes: u64,
     /// Captures that stored only what had changed since the previous one.
     pub partial_captures: u64,
@@ -127,7 +127,7 @@ pub struct CStats {
     pub marked_bytes: u64,
     /// Marked bytes that were not sent, because node memory already held them.
     pub equal_bytes: u64,
-    /// Marked bytes that were copied aside, inside the GPU, before a write.
+    /// Marked bytes that were copied to another place in GPU memory before a write.
     pub doubled_bytes: u64,
     /// Marked bytes that a stream of the application had to wait for.
     pub urgent_bytes: u64,
@@ -355,11 +355,13 @@ pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation:
     })
 }
 
-/// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restore` loads them. The memory may be on the
-/// host or on a GPU. A region of this name that is already protected is replaced, so call this again after a reallocation (before the
-/// reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the background.
+/// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, and `bvk_restore` loads them. The memory may be on
+/// the host or on a GPU. A region of this name that is already protected is replaced, so make this call again after a reallocation (before
+/// the reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the
+/// background.
 ///
-/// Local. Waits only if a live region (`bvk_set_live`) is replaced by a region at another address, until the old region has been copied.
+/// Local. If a live region (`bvk_set_live`) is replaced by a region at another address, waits until the old region has been copied;
+/// otherwise never waits.
 ///
 /// `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. The memory at `data` still belongs to the application; `data` may be NULL
 /// if `count` is 0. Access to device memory is ordered by the session's stream. Host memory, including pinned and managed memory, is read
@@ -407,8 +409,8 @@ pub unsafe extern "C" fn bvk_protect_shaped(
     })
 }
 
-/// Protects the `count` regions of a list in one call, as `bvk_protect` does for one: all of them, or none if one cannot be protected. The
-/// cost per region does not depend on the number of regions.
+/// Protects the `count` regions of a list in one call, each as `bvk_protect` does. If one of them cannot be protected, none is. The cost
+/// per region does not depend on the number of regions.
 ///
 /// Local, waits like `bvk_protect`.
 ///
@@ -510,7 +512,7 @@ pub(super) fn name_of_id(id: c_int) -> String {
 /// region to a checkpoint that has not been captured yet. If the session offloads its GPU (`bvk_offload`), call
 /// `bvk_settle` before GPU memory is freed.
 ///
-/// Local. Waits only for a live region (`bvk_set_live`), until the region has been copied.
+/// Local. If the region is live (`bvk_set_live`), waits until it has been copied; otherwise never waits.
 ///
 /// Errors: `BVK_ERR_ARGUMENT` if no such region is protected.
 ///
@@ -568,9 +570,10 @@ pub unsafe extern "C" fn bvk_set_stream(session: *mut SessionHandle, stream: *mu
     })
 }
 
-/// Asks whether a checkpoint is due by the configured interval. Make this call once per step. `*yes`: 1 or 0, the same on all ranks.
+/// Asks whether a checkpoint is due according to the configured interval. Make this call once per step. `*yes`: 1 or 0, the same on
+/// all ranks.
 ///
-/// Collective: all ranks, the same number of times. Blocks only when a checkpoint by time or cost is nearly due.
+/// Collective: all ranks, the same number of times. Blocks only when a checkpoint that is scheduled by time or cost is nearly due.
 ///
 /// Errors: `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`, `BVK_ERR_STATE`; `*yes` is then 0.
 ///
@@ -585,7 +588,7 @@ pub unsafe extern "C" fn bvk_should_checkpoint(session: *mut SessionHandle, yes:
 /// Asks whether the program should stop, because a configured signal has arrived on some rank, the end of the allocation is near,
 /// `bivouac halt` was called, or the configured stop file exists. `*yes`: 1 or 0, the same on all ranks.
 ///
-/// Collective: all ranks, the same number of times. The ranks compare what they have seen about once every `exit.check_every`.
+/// Collective: all ranks, the same number of times. About once every `exit.check_every`, the ranks compare what they have seen.
 ///
 /// Errors: as for `bvk_should_checkpoint`.
 ///
@@ -751,8 +754,8 @@ pub unsafe extern "C" fn bvk_get_stats(session: *mut SessionHandle, stats: *mut 
     })
 }
 
-/// Fills `stats` with the counters of this rank for a level, from `BVK_LEVEL_PROCESS` to `BVK_LEVEL_SYSTEM`. If several tiers have the
-/// level, the counters are the sums over these tiers.
+/// Fills `stats` with the counters of this rank for one level (`BVK_LEVEL_PROCESS` to `BVK_LEVEL_SYSTEM`). If several tiers have the level,
+/// the counters are the sums over these tiers.
 ///
 /// Local, never waits.
 ///
@@ -861,9 +864,9 @@ pub(super) fn level(number: c_int) -> Outcome<Level> {
     found.ok_or_else(|| Failure::argument(format!("there is no level {number}; see BVK_LEVEL_...")))
 }
 
-/// Sets which lines Bivouac writes to standard error, by their importance: 0 nothing, 1 errors, 2 warnings and one line each when a session
-/// opens, restores and closes, 3 events, 4 details, 5 everything. This call takes precedence over `job.log` and `BIVOUAC_LOG`. Without this
-/// call, these settings decide, and if neither is set, the level is 2.
+/// Sets which lines Bivouac writes to standard error, according to their importance: 0 nothing; 1 errors; 2 warnings, and one line each
+/// when a session opens, restores and closes; 3 events; 4 details; 5 everything. This call takes precedence over `job.log` and
+/// `BIVOUAC_LOG`. Without this call, these settings decide, and if neither is set, the level is 2.
 ///
 /// Local, never waits, any thread, at any time.
 ///

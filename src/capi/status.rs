@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Success.
 pub const BVK_OK: c_int = 0;
-/// `bvk_end_restore`: some rank could not load this version. Load again: the handle now leads to other copies of this version, or to an
-/// older version (`bvk_saved_version` says which version it is). Nothing that was loaded before may be used.
+/// `bvk_end_restore`: some rank has found damage, or has rejected this version. Load again: the handle now leads to other copies of this
+/// version, or to an older version (`bvk_saved_version` says which version it is). Nothing that was loaded before may be used.
 pub const BVK_AGAIN: c_int = 1;
 /// There is nothing to return: no checkpoint to restore, no report to read.
 pub const BVK_NOTHING: c_int = 2;

@@ -133,9 +133,9 @@ pub extern "C" fn bvk_stream_end(checkpoint: *mut CheckpointHandle) -> c_int {
     with_begun(checkpoint, |_, begun| begun.end_stream())
 }
 
-/// Reads at most `bytes` bytes of the region `name`, starting at byte `at`, into `data`. `*found` says how many bytes were read: fewer than
-/// `bytes` only at the end of the region. Any array can be read in this way. Every block is checked before a byte of it is returned.
-/// `bvk_fopen_saved` does the same through a `FILE`, and is faster for small pieces.
+/// Reads at most `bytes` bytes of the region `name`, starting at byte `at`, into `data`. `*found` says how many bytes were read, which is
+/// fewer than `bytes` only at the end of the region. Any array can be read in this way. Every block is checked before a byte of it is
+/// returned. `bvk_fopen_saved` does the same through a `FILE`, and is faster for small pieces.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
@@ -173,10 +173,10 @@ pub unsafe extern "C" fn bvk_stream_read(
     })
 }
 
-/// Begins a region of bytes and returns a `FILE` to write it to, which works with all functions that take a `FILE`. It is not seekable.
-/// `fclose` ends the region, and fails if the region could not be written completely (`bvk_error` says why); `bvk_capture` then also fails.
-/// Small writes are collected in the buffer of the `FILE`: a larger buffer than the usual few KiB (`setvbuf`) makes them faster. After an
-/// error the call returns NULL, and `bvk_error` returns the text.
+/// Begins a region of bytes and returns a `FILE` for writing the region. This `FILE` works with all functions that take one, and is not
+/// seekable. `fclose` ends the region, and fails if the region could not be written completely (`bvk_error` says why); `bvk_capture` then
+/// also fails. Small writes are collected in the buffer of the `FILE`: a larger buffer than the usual few KiB (`setvbuf`) makes them
+/// faster. After an error the call returns NULL, and `bvk_error` returns the text.
 ///
 /// Collective and blocking like `bvk_stream_begin`.
 ///
@@ -223,8 +223,8 @@ struct Reading {
     at: u64,
 }
 
-/// Returns a `FILE` that reads the region `name` of the version being restored. It is seekable. Each attempt needs its own file: after
-/// `BVK_AGAIN`, reading from an earlier file fails. After an error the call returns NULL, and `bvk_error` returns the text.
+/// Returns a `FILE` that reads the region `name` of the version being restored. The `FILE` is seekable. Each attempt needs its own file:
+/// after `BVK_AGAIN`, reading from an earlier file fails. After an error the call returns NULL, and `bvk_error` returns the text.
 ///
 /// Local. Blocks on the tier that holds the copy, and so does reading from the file.
 ///

@@ -45,10 +45,10 @@ unsafe fn valued(
     unsafe { described(name, data, kind, 1, &count) }?.of_values(lies?)
 }
 
-/// Protects a value that is the same on all ranks, such as a step or a time, under `name`: the `count` elements at `data`. `bvk_checkpoint`
-/// saves them, and `bvk_restore` loads them, on any number of ranks. They must be on the host and take less than 1 MiB. If the elements
-/// differ on a rank, the checkpoint is abandoned, and the verdict names the rank. Otherwise, the call works like `bvk_protect`. All ranks
-/// must protect their regions in the same order.
+/// Protects the `count` elements at `data` under `name`, as a value that is the same on all ranks, such as a step or a time.
+/// `bvk_checkpoint` saves them, and `bvk_restore` loads them, on any number of ranks. They must be on the host and take less than 1 MiB. If
+/// the elements differ on a rank, the checkpoint is abandoned, and the verdict names the rank. Otherwise, the call works like
+/// `bvk_protect`. All ranks must protect their regions in the same order.
 ///
 /// A Rust program loads such a value with `shared::<Elements>`.
 ///
@@ -73,8 +73,8 @@ pub unsafe extern "C" fn bvk_protect_shared(
     })
 }
 
-/// Protects a value that belongs to this rank alone, such as the state of its random number generator, under `name`: the `count` elements
-/// at `data`. They must be on the host and take less than 1 MiB. On the same number of ranks, `bvk_restore` loads them. `on_resize`, one of
+/// Protects the `count` elements at `data` under `name`, as a value that belongs to this rank alone, such as the state of its random number
+/// generator. They must be on the host and take less than 1 MiB. On the same number of ranks, `bvk_restore` loads them. `on_resize`, one of
 /// `BVK_RESIZE_...` and the same on all ranks, says what happens on a different number of ranks: with `BVK_RESIZE_REFUSE` the restart is
 /// refused; otherwise the elements stay unchanged, and `bvk_restored` says how many ranks took the checkpoint.
 ///
@@ -101,8 +101,8 @@ pub unsafe extern "C" fn bvk_protect_per_rank(
     })
 }
 
-/// Adds a value that is the same on all ranks to a checkpoint, as in `bvk_protect_shared`: the `count` elements at
-/// `data`. They are copied in this call.
+/// Adds the `count` elements at `data` to a checkpoint, as a value that is the same on all ranks (`bvk_protect_shared`). They are copied in
+/// this call.
 ///
 /// Local, never waits.
 ///
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn bvk_save_shared(
     })
 }
 
-/// Adds a value of this rank to a checkpoint, as in `bvk_protect_per_rank`: the `count` elements at `data`. They are copied in this call.
+/// Adds the `count` elements at `data` to a checkpoint, as a value of this rank (`bvk_protect_per_rank`). They are copied in this call.
 ///
 /// Local, never waits.
 ///
@@ -150,8 +150,8 @@ pub unsafe extern "C" fn bvk_save_per_rank(
     })
 }
 
-/// Loads a value that was saved with `bvk_save_shared` or `bvk_protect_shared` under `name` into `count` elements at `data`. The number and
-/// the type must be those that were saved.
+/// Loads into `count` elements at `data` the value that was saved under `name` with `bvk_save_shared` or `bvk_protect_shared`. The number
+/// and the type must be those that were saved.
 ///
 /// Local if the same number of ranks took the checkpoint. Otherwise collective: all ranks load the same regions in the same order, and the
 /// call blocks until all of them have made it.
@@ -176,8 +176,8 @@ pub unsafe extern "C" fn bvk_load_shared(
     })
 }
 
-/// Loads a value that this rank saved with `bvk_save_per_rank` or `bvk_protect_per_rank` under `name` into `count` elements at `data`. The
-/// number and the type must be those that were saved. It is an error if a different number of ranks took the checkpoint
+/// Loads into `count` elements at `data` the value that this rank saved under `name` with `bvk_save_per_rank` or `bvk_protect_per_rank`.
+/// The number and the type must be those that were saved. It is an error if a different number of ranks took the checkpoint
 /// (`bvk_saved_ranks`), because no saved value belongs to this rank; see `bvk_of_ranks`.
 ///
 /// Local. Blocks on the tier that holds the copy.
@@ -228,8 +228,8 @@ pub unsafe extern "C" fn bvk_saved_ranks(restart: *mut RestartHandle, ranks: *mu
 ///
 /// Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have made the call.
 ///
-/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for old ranks that do not exist; the other ranks learn of this mistake only in
-/// `bvk_end_restore`. The contents of `data` are then unspecified.
+/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for old ranks that do not exist, a mistake of which the other ranks learn only in
+/// `bvk_end_restore`. After either error, the contents of `data` are unspecified.
 ///
 /// # Safety
 /// The memory has room for `count * each` elements, and nothing else uses it before this call returns. `name` is

@@ -117,7 +117,7 @@ module bivouac
     real(c_double) :: live_wait_total_s = 0
   end type
 
-  ! Counters of this rank for one level, over all tiers that have it.
+  ! Counters of this rank for one level, summed over all tiers that have this level.
   type, bind(c), public :: bvk_level_stats
     integer(c_size_t) :: size = 0
     integer(c_int64_t) :: committed = 0, level_failures = 0, write_failures = 0, flushed_bytes = 0, restored_bytes = 0, damaged = 0
@@ -140,9 +140,9 @@ module bivouac
     character(len=:), allocatable :: name, reason
   end type
 
-  ! What one of the ranks that took a checkpoint had: kind is BVK_PART_ROWS, BVK_PART_BOXES or BVK_PART_IDS, and count is the
-  ! number of rows, boxes or numbers. For boxes, shape holds the extents of the array, fastest first; for numbers, shape(1) is the
-  ! number of elements of the array. For rows, low and high are the least and the greatest coordinates that were given to
+  ! The part that one of the ranks that took a checkpoint had: kind is BVK_PART_ROWS, BVK_PART_BOXES or BVK_PART_IDS, and count is
+  ! the number of rows, boxes or numbers. For boxes, shape holds the extents of the array, fastest first; for numbers, shape(1) is
+  ! the number of elements of the array. For rows, low and high are the least and the greatest coordinates that were given to
   ! bvk_save_rows.
   type, bind(c), public :: bvk_part
     integer(c_size_t) :: size = 0
@@ -966,7 +966,7 @@ contains
 
   ! ------------------------------------------------------------------------------------------- errors and texts
 
-  ! The text of the last call that failed; empty if none has.
+  ! The error text of the last failed call; empty if no call has failed.
   function bvk_error_text() result(text)
     character(len=:), allocatable :: text
     if (own_error) then
@@ -989,8 +989,8 @@ contains
     text = text_of(c_version())
   end function
 
-  ! Sets which lines Bivouac writes to standard error, whatever job.log and BIVOUAC_LOG say: 0 nothing, 1 errors, 2 warnings and
-  ! one line each when a session opens, restores and closes, 3 events, 4 details, 5 everything.
+  ! Sets which lines Bivouac writes to standard error, whatever job.log and BIVOUAC_LOG say: 0 nothing; 1 errors; 2 warnings, and
+  ! one line each when a session opens, restores and closes; 3 events; 4 details; 5 everything.
   function bvk_log(level) result(status)
     integer, intent(in) :: level
     integer :: status
@@ -1162,7 +1162,7 @@ contains
     status = told(c_pin(session%handle, int(policy, c_int)))
   end function
 
-  ! Sets which parts of the affinity restarts bring back from now on (BVK_AFFINITY_...).
+  ! Sets which parts of the affinity a restart brings back from now on (BVK_AFFINITY_...).
   function bvk_set_affinity(session, mode) result(status)
     type(bvk_session_t), intent(in) :: session
     integer, intent(in) :: mode
@@ -1179,7 +1179,7 @@ contains
     status = told(c_get_stats(session%handle, stats))
   end function
 
-  ! Counters of this rank for a level, BVK_LEVEL_PROCESS to BVK_LEVEL_SYSTEM.
+  ! Counters of this rank for one level (BVK_LEVEL_PROCESS to BVK_LEVEL_SYSTEM).
   function bvk_get_level_stats(session, level, stats) result(status)
     type(bvk_session_t), intent(in) :: session
     integer, intent(in) :: level
@@ -1329,7 +1329,7 @@ contains
     status = told(c_history_field(history%handle, ended(name), address, count, int(kind, c_int)))
   end function
 
-  ! One function for each type: the compiler chooses by the type of `data`.
+  ! One function for each type: the compiler chooses according to the type of `data`.
 
   function protect_i8(session, name, data) result(status)
     type(bvk_session_t), intent(in) :: session
@@ -1604,7 +1604,7 @@ contains
 
   ! ------------------------------------------------------------------------------------------------ checkpoints
 
-  ! Takes version `version` of the series `name`, a checkpoint of all protected regions.
+  ! Takes a checkpoint of all protected regions, as version `version` of the series `name`.
   function bvk_checkpoint(session, name, version, pending) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -1617,7 +1617,8 @@ contains
     status = told(c_checkpoint(session%handle, ended(name), version, place))
   end function
 
-  ! Begins a checkpoint that names its own regions: bvk_save adds them, bvk_capture takes it, and bvk_abort aborts it.
+  ! Begins a checkpoint that names its own regions: bvk_save adds the regions, bvk_capture takes the checkpoint, and bvk_abort
+  ! aborts it.
   function bvk_begin_checkpoint(session, name, version, checkpoint) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -1634,16 +1635,16 @@ contains
     status = told(c_save_protected(checkpoint%handle))
   end function
 
-  ! Copies host regions, added with bvk_save, to their place in the checkpoint. The application may overwrite them as soon as this
-  ! returns, before bvk_capture. Collective.
+  ! Copies into the checkpoint the host regions that were added with bvk_save. The application may overwrite these regions as soon
+  ! as this function returns, before bvk_capture. Collective.
   function bvk_hold(checkpoint) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     integer :: status
     status = told(c_hold(checkpoint%handle))
   end function
 
-  ! Chooses the method by which files reuse earlier files for a region of this checkpoint, instead of the configured one: full,
-  ! basic, list, tree or auto. Local.
+  ! Chooses full, basic, list, tree or auto as the method by which files reuse earlier files for a region of this checkpoint. This
+  ! method replaces the configured one. Local.
   function bvk_reduce(checkpoint, region, method) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     character(len=*), intent(in) :: region, method
@@ -1814,7 +1815,8 @@ contains
     status = told(c_stream_end(checkpoint%handle))
   end function
 
-  ! Reads bytes of a region into `data`, starting at byte `at`, counted from 0: `found` bytes, at most `bytes`.
+  ! Reads bytes of a region into `data`, starting at byte `at` (counted from 0). `found` says how many bytes were read, at most
+  ! `bytes`.
   function bvk_stream_read(restart, name, at, data, bytes, found) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -1829,7 +1831,7 @@ contains
   end function
 
   ! Adds a file as a region: the program, or a library that needs a path, writes it to `path`, in node-local storage. The file must
-  ! be complete when bvk_capture is called, which reads and removes it.
+  ! be complete when bvk_capture is called; that call reads and removes it.
   function bvk_route(checkpoint, name, path) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     character(len=*), intent(in) :: name
@@ -1841,7 +1843,7 @@ contains
     path = text_of(found)
   end function
 
-  ! Writes a region to a file, from the version that is being restored. `path` is in node-local storage; the file exists until
+  ! Writes to a file a region of the version that is being restored. `path` is in node-local storage; the file exists until
   ! bvk_end_restore. After BVK_AGAIN, call this function again.
   function bvk_route_saved(restart, name, path) result(status)
     type(bvk_restart_t), intent(in) :: restart
@@ -1854,10 +1856,10 @@ contains
     path = text_of(found)
   end function
 
-  ! Keeps an output file to which the program appends, such as a trajectory or a time series, consistent with the checkpoints of
-  ! the series `name`. Each checkpoint records the length of the file at the capture (call flush beforehand). A restart brings the
-  ! file back to that length, as `on_restart` (BVK_RESTART_...) says. All ranks call this function; ranks that do not write a file
-  ! leave out `path`.
+  ! Keeps an output file consistent with the checkpoints of the series `name`. The program appends to this file, which may be a
+  ! trajectory or a time series, for example. Each checkpoint records the length of the file at the capture (call flush
+  ! beforehand). A restart brings the file back to that length, as `on_restart` (BVK_RESTART_...) says. All ranks call this
+  ! function; ranks that do not write a file leave out `path`.
   function bvk_companion(session, name, on_restart, path) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -1874,7 +1876,8 @@ contains
     status = told(c_companion(session%handle, ended(name), address, int(on_restart, c_int)))
   end function
 
-  ! Where the program writes a companion now: after a restart with BVK_RESTART_ANOTHER, a path other than the one that it gave.
+  ! The path to which the program writes a companion now. After a restart with BVK_RESTART_ANOTHER, this may be a different path
+  ! from the one that the program gave.
   function bvk_companion_path(session, name, path, current) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name, path
@@ -1935,9 +1938,9 @@ contains
 
   ! ----------------------------------------------------------- restarts on a different number of ranks: arrays on boxes
 
-  ! Says which elements of an array of extents `shape` this rank owns, and proves together with the other ranks that each element
-  ! has one owner. Collective; a rank with a mistake takes part nevertheless. All arguments are in Fortran's order of dimensions,
-  ! first index fastest.
+  ! Says which elements this rank owns in an array with the extents `shape`, and proves together with the other ranks that each
+  ! element has one owner. Collective; a rank with a mistake takes part nevertheless. All arguments are in Fortran's order of
+  ! dimensions, first index fastest.
   !
   ! One box: `origin` is the place of its first element in the array, counted from 1, and `extent` is the number of its elements in
   ! each dimension. In memory the box has the indices 1 to extent(d) in each dimension d, inside an array with the bounds `lower`
@@ -2110,10 +2113,10 @@ contains
     if (status == BVK_ERR_DISAGREED) status = refused(text)
   end function
 
-  ! Says which elements of an array of `total` numbered elements this rank owns, for example those of an unstructured mesh, and
+  ! Says which elements this rank owns in an array of `total` numbered elements, such as the elements of an unstructured mesh, and
   ! proves together with the other ranks that each element has one owner. Collective; a rank with a mistake takes part
-  ! nevertheless. Elements are counted from 1. `numbers` lists the elements of this rank, in any order; its memory for them is one
-  ! array with an element for each number. With `sparse`, the lists of all ranks together need not contain all numbers.
+  ! nevertheless. Elements are counted from 1. `numbers` lists the elements of this rank, in any order; the memory of this rank is
+  ! one array with an element for each number. With `sparse`, the lists of all ranks together need not contain all numbers.
   function ids_i32(session, total, numbers, boxes, sparse) result(status)
     type(bvk_session_t), intent(in) :: session
     integer(int32), intent(in) :: total, numbers(:)
@@ -2512,7 +2515,7 @@ contains
 
   ! ----------------------------------------------------- restarts on a different number of ranks: shared and per-rank values
 
-  ! Each value has less than 1 MiB. A value of bvk_..._shared is the same on all ranks. A value of bvk_..._per_rank belongs to this
+  ! Each value takes less than 1 MiB. A bvk_..._shared value is the same on all ranks. A bvk_..._per_rank value belongs to this
   ! rank alone, and `on_resize` (BVK_RESIZE_...) says what happens to it on a different number of ranks. Values of types other than
   ! int32, int64, real32 and real64 are passed as addresses.
 
@@ -2904,9 +2907,9 @@ contains
     end if
   end function
 
-  ! Loads the values that the ranks `first` to `first + count - 1` of those that took the checkpoint have saved with
-  ! BVK_RESIZE_ASK. These ranks are counted from 0, as in MPI. `data` has an equal part for each of them, rank after rank.
-  ! Collective; `count` may be 0.
+  ! Loads the values that the old ranks `first` to `first + count - 1` saved with BVK_RESIZE_ASK. Old ranks are the ranks that took
+  ! the checkpoint; they are counted from 0, as in MPI. `data` has an equal part for each of them, rank after rank. Collective;
+  ! `count` may be 0.
   function of_ranks_i32(restart, name, first, count, data) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -3066,7 +3069,7 @@ contains
     status = told(c_load_rows(restart%handle, ended(name), int(how, c_int), rows%handle, count))
   end function
 
-  ! The same for `wanted` rows, starting with number `first`, counted from 1, in the order of the ranks that saved them.
+  ! The same for `wanted` rows, starting with row number `first` (counted from 1), in the order of the ranks that saved them.
   function bvk_load_rows_range(restart, name, first, wanted, rows, count) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -3082,8 +3085,8 @@ contains
     status = told(c_load_rows_range(restart%handle, ended(name), first - 1, wanted, rows%handle, count))
   end function
 
-  ! The same, but `owners` says which rank gets each row, by the values of a column of the type `kind` with `width` elements per
-  ! row. `owners` calls neither Bivouac nor MPI.
+  ! The same, but `owners` says which rank gets each row, according to the values of a column of the type `kind` with `width`
+  ! elements per row. `owners` calls neither Bivouac nor MPI.
   function bvk_load_rows_by(restart, name, column, kind, width, owners, rows, count, user) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name, column
@@ -3101,7 +3104,7 @@ contains
       c_funloc(owners), given, rows%handle, count))
   end function
 
-  ! Column number `at` of a set, counted from 1: its name, the type of its elements, and how many of them a row has. BVK_NOTHING
+  ! Column number `at` (counted from 1) of a set: its name, the type of its elements, and how many of them a row has. BVK_NOTHING
   ! after the last column.
   function bvk_column_at(restart, name, at, column, kind, width) result(status)
     type(bvk_restart_t), intent(in) :: restart
@@ -3129,7 +3132,7 @@ contains
     width = int(its_width)
   end function
 
-  ! Loads a column of rows into an array of the type that was saved, whose last dimension counts the rows.
+  ! Loads a column of rows into an array whose last dimension counts the rows. The array has the type that was saved.
   function load_column_any(rows, column, data, kind) result(status)
     type(bvk_loaded_rows_t), intent(in) :: rows
     character(len=*), intent(in) :: column
@@ -3168,7 +3171,8 @@ contains
     status = told(c_loaded_rows_close(rows%handle))
   end function
 
-  ! Asks what the ranks `first` to `first + count - 1` of those that took the checkpoint had of an array on boxes or of rows.
+  ! Asks which part of an array on boxes, or which rows, each of the old ranks `first` to `first + count - 1` had. Old ranks are
+  ! the ranks that took the checkpoint.
   function bvk_parts(restart, name, first, count, parts) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -3178,7 +3182,7 @@ contains
     status = told(c_parts(restart%handle, ended(name), int(first, c_int), int(count, c_int), parts%handle))
   end function
 
-  ! What one of these ranks had.
+  ! The part that one of these old ranks had.
   function bvk_part_of(parts, rank, part) result(status)
     type(bvk_parts_t), intent(in) :: parts
     integer, intent(in) :: rank
@@ -3191,7 +3195,7 @@ contains
     part%shape(:dims) = part%shape(dims:1:-1)
   end function
 
-  ! Lists the boxes that one of these ranks had: as many as fit, with a column for each box, as bvk_boxes takes them.
+  ! Lists the boxes that one of these old ranks had, as many as fit. The lists have a column for each box, as bvk_boxes takes them.
   function bvk_boxes_of(parts, rank, origins, extents) result(status)
     type(bvk_parts_t), intent(in) :: parts
     integer, intent(in) :: rank
@@ -3419,9 +3423,9 @@ contains
 
   ! --------------------------------------------------------------------- memory that is written to while it is saved
 
-  ! Makes the protected region `name` of the host live if `on` is true: from now on checkpoints copy it while the program
-  ! continues. Until bvk_settle, bvk_unprotect or bvk_close has returned, the region must stay allocated where it is: it must not
-  ! be deallocated or reallocated, or go out of scope.
+  ! Makes the protected region `name`, which must be in host memory, live if `on` is true: from now on checkpoints copy it while
+  ! the program continues. Until bvk_settle, bvk_unprotect or bvk_close has returned, the region must stay allocated where it is:
+  ! it must not be deallocated or reallocated, or go out of scope.
   function bvk_set_live(session, name, on) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name

@@ -58,8 +58,8 @@ const VERSIONS_MAX: usize = 8;
   runuser -u \"$SLURM_JOB_USER\" -- bivouac clean --all-dead --yes --global /scratch/me/run7      in a SLURM epilog, which runs as root
 
 The command removes memory segments in which no process of the job is alive, and temporary files of uploads (files
-that never got their final names). It never touches checkpoints, nor anything that belongs to a job that is alive or
-to another user. Unless --even-newest is given, it also keeps the only copy of the newest version of a series, and of
+that never got their final names). It never touches checkpoints, nor anything that belongs to another user or to a
+job that is alive. Unless --even-newest is given, it also keeps the only copy of the newest version of a series, and of
 the newest version that survives the loss of a node. Copy such versions to the global directory first, with
 `bivouac drain`.
 
@@ -69,13 +69,13 @@ DIR, the command uses the directories of the configuration. Temporary files of t
 --even-newest removes them.
 
 Exit status: 0 done; 2 wrong usage, something could not be read or removed, or a segment was kept because it may hold
-the only copy of a newest version or, with --job, because the job is alive; 3 with --job, the job is unknown. The
-status is also 0 if the node has nothing to clean.")]
+the only copy of a newest version or because the job that --job names is alive; 3 the job that --job names is unknown.
+The status is also 0 if the node has nothing to clean.")]
 #[command(group = clap::ArgGroup::new("whose").required(true).args(["job", "all_dead"]))]
 pub struct Args {
     /// Folders of memory segments, or local or global directories
     dirs: Vec<PathBuf>,
-    /// Clean up after this job only: its name, or its key as `bivouac ls` shows it
+    /// Clean up after only the job with this name or key (`bivouac ls` shows the key)
     #[arg(long)]
     job: Option<String>,
     /// Clean up after all dead jobs of this user

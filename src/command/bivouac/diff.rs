@@ -39,14 +39,14 @@ const RANGES_MAX: usize = 6;
   bivouac diff --region t --rank 3 A B    one region of one rank
 
 Regions are compared by the digests of their blocks, without reading the blocks. This works even across runs, and even
-if files refer to others. If the blocks have different lengths, `--read` is needed. Bytes are not checked; use
+if files refer to other files. If the blocks have different lengths, `--read` is needed. Bytes are not checked; use
 `bivouac verify` for that. Bivouac's own regions are left out unless `--region` names one of them.
 
 If the checkpoints have different numbers of ranks or different decompositions, arrays that are spread over the ranks
-are compared element by element, by their places in the array. The output shows how many elements differ, and the
-first of them with both values and both ranks. Blocks are checked as they are read. If the numbers of ranks differ,
-shared values are compared once, and values that belong to one rank cannot be compared. Such values are named, but do
-not affect the exit status unless there is nothing else to compare or `--region` names one of them.
+are compared element by element, according to the elements' places in the array. The output shows how many elements
+differ, and the first of them with both values and both ranks. Blocks are checked as they are read. If the numbers of
+ranks differ, shared values are compared once, and values that belong to one rank cannot be compared. Such values are
+named, but do not affect the exit status unless there is nothing else to compare or `--region` names one of them.
 
 Exit status: 0 everything that can be compared is equal; 1 something differs or is damaged;
 2 wrong usage, or something cannot be read; 3 nothing found.")]

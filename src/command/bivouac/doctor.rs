@@ -27,7 +27,7 @@ const VERDICT_WIDTH: usize = 8;
 The output has a line for each check: ok, warning (it works, but not as well as it could) or problem (something that
 the settings ask for cannot work), followed by what was found and what to change. Nothing is changed. A small file is
 written to the local and the global directory and removed again. If a directory does not exist yet, a folder is made
-in the nearest folder above it that exists, and removed again.
+in the nearest existing folder above it, and removed again.
 
 Exit status: 0 no problems; 1 problems found; 2 wrong usage.")]
 pub struct Args {

@@ -49,18 +49,19 @@ The last node to copy its shards completes the checkpoint, and the next run of t
 may run the command at the same time. If it is killed, it can be started again.
 
 If shards are missing from the global directory, parity parts that cover them are copied as well. When the shards of a
-lost node can be rebuilt from the files there, the first process that notices rebuilds them and removes the parts.
+lost node can be rebuilt from the files there, the first process that notices
+this rebuilds the shards and removes the parts.
 
 For each series, the command takes the newest version that this node knows to be committed in memory, the newest one
 on the local tier, everything that was taken after these, and older versions that may survive the loss of a node
-because something is kept here for other nodes. All nodes then take the same version if there is one that they all
-have, and the newest version that is available without a lost node. --all takes everything.
+because something is kept here for other nodes. In this way, all nodes take a version that they all have, if there is
+one, and the newest version that is available without a lost node. --all takes everything.
 
 A job with a run that is alive is refused. Nothing is removed from the node, so a copy that stays behind is never lost
 (see `bivouac clean`).
 
 Exit status: 0 everything that this node has is in the global directory; 1 something is damaged or could not be
-written, or, with --wait, a checkpoint is still incomplete; 2 wrong usage, something cannot be read, or the command
+written, or a checkpoint is still incomplete (with --wait); 2 wrong usage, something cannot be read, or the command
 refused; 3 neither this node nor the global directory knows the job or the series that was named. The status is also 0
 if the node has nothing to copy.")]
 pub struct Args {
@@ -74,8 +75,8 @@ pub struct Args {
     /// private folder below the temporary directory]
     #[arg(long, value_name = "DIR")]
     local: Vec<PathBuf>,
-    /// Take only this job: its name, or its key as `bivouac ls` shows it. It may be one that has never used this global
-    /// directory
+    /// Take only the job with this name or key (`bivouac ls` shows the key). It may be a job that has never used this
+    /// global directory
     #[arg(long, value_name = "JOB")]
     job: Option<String>,
     /// Take only the series with this name
@@ -91,7 +92,7 @@ pub struct Args {
     /// The number of shards to copy at the same time [default: the number of processors, but at most 4]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallel: Option<u16>,
-    /// Accept a shard that is already in the global directory if its head is good, without reading its data
+    /// If the head of a shard in the global directory is good, accept the shard without reading its data
     #[arg(long)]
     quick: bool,
     /// Wait this long for the shards of other nodes; if a checkpoint is still incomplete then, the exit status is 1
@@ -101,7 +102,7 @@ pub struct Args {
     /// error, because its file system may not be mounted
     #[arg(long)]
     create: bool,
-    /// Also take jobs of which a run seems to be alive, such as a run on a host that was cut off, or the next run. That
+    /// Also take jobs with a run that seems to be alive, such as a run on a host that was cut off, or the next run. That
     /// run is not disturbed, but it may delete what is being read or written
     #[arg(long, alias = "take-over")]
     even_alive: bool,

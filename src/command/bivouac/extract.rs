@@ -37,7 +37,7 @@ FROM, a range begins with the first element; without TO, it ends with the last o
 end, as in Python. A single number N means N:N+1, and its dimension is kept. A range that is not inside the array is
 refused.
 
-If no rank has saved some of the elements of a sparse array, the command names the first of them and fails, unless
+If some elements of a sparse array were not saved by any rank, the command names the first of them and fails, unless
 --fill says what to write there. On one node's local tier, some shards are missing; their elements cannot be filled.
 
 Every block that overlaps the box is read as a whole and compared with the digest that was made at capture. If a block
@@ -54,7 +54,7 @@ pub struct Args {
     /// Write only these elements, such as 0:100,20:,-1
     #[arg(long = "box", value_name = "RANGES", allow_hyphen_values = true)]
     section: Option<String>,
-    /// The value to write for elements of a sparse array that no rank has saved
+    /// The value to write for those elements of a sparse array that no rank has saved
     #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
     fill: Option<String>,
     /// The file to write

@@ -29,12 +29,13 @@ written, or left behind by a crash); held (kept only because files of later chec
 `bivouac verify` reads the data as well. RANKS shows the number of shards here and the number of ranks that took the
 checkpoint. AGE is the time since the last change. REFERS TO lists the versions that are needed to restore the
 checkpoint (reduction).
-OTHER RANKS is shown if some version can be restored on a different number of ranks. It says whether this version can,
-according to one of its shards (docs/ELASTIC.md). `bivouac inspect` names the regions that prevent it.
-STANDING is judged from this directory alone: newest (a restart continues from this checkpoint, which is removed only
-when there is a newer one); older (the newest descends from it, and it stays for as long as keep_last and keep_every
-say); left behind (a run went back to an earlier checkpoint or started the series over, and a restart takes this one
-only if it is asked for by number).
+OTHER RANKS is shown if some version can be restored on a different number of ranks. The column says whether the
+version in its row can, according to one of its shards (docs/ELASTIC.md). `bivouac inspect` names the regions that
+prevent it.
+STANDING, which is judged from this directory alone, is newest (a restart continues from this checkpoint, which is
+removed only when there is a newer one); older (the newest descends from this one, which stays for as long as keep_last
+and keep_every say); or left behind (a run went back to an earlier checkpoint or started the series over, and a restart
+takes this one only if it is asked for by number).
 FOR OTHERS counts the shards and parity parts that are kept here for other nodes (partner, xor, rs). CONTENT, in the
 table of a segment, is shard or parity.
 

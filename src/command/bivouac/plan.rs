@@ -33,23 +33,24 @@ use std::time::Duration;
   bivouac plan --preset node-8gpu --nodes 4096 --scheme all --simulate 200 --seed 7
   bivouac plan --figure all --out figures
 
-For each level that pays off, the command prints the time between two of its checkpoints, the N of \"every Nth
-checkpoint goes there\", and the share of the time that the level costs, by cause (to first order). It then prints the
-share of the time that is work, by the exact model, and how this share changes if failures or costs differ. The numbers
-of the presets are from the paper or are guesses, except for the capture rate of node-8gpu: give your own.
+For each level that pays off, the command prints the time between two checkpoints at that level, the N in \"every Nth
+checkpoint goes there\", and the share of the time that the level costs, broken down by cause (to first order). It then
+prints the share of the time that is work, according to the exact model, and how this share changes if failures or costs
+differ. The numbers of the presets are from the paper or are guesses, except for the capture rate of node-8gpu, so give
+your own numbers.
 
-With --scheme all, the command prints the redundancy schemes, the best one first, and the plan for the best one. With
---simulate, it simulates jobs failure by failure, with effects that the model leaves out; docs/PLANNING.md names these
-effects.
+With --scheme all, the command lists the redundancy schemes, from the best to the worst, and prints the plan for the
+best one. With --simulate, it simulates jobs failure by failure, with effects that the model leaves out;
+docs/PLANNING.md names these effects.
 
---profile takes measurements of `bivouac bench` and of sessions with plan.profile. Numbers that the profile lacks come
-from --preset (laptop, unless you name one), and are named. How often the job fails is estimated, with a range of
+--profile takes measurements from `bivouac bench` and from sessions with plan.profile. Numbers that the profile lacks
+come from --preset (laptop, unless you name one), and are named. How often the job fails is estimated, with a range of
 uncertainty, from what the profile and --run-directory say about failed attempts. \"Your own numbers\" in
 docs/PLANNING.md shows how.
 
---svg plots the loss against the time between checkpoints, with the counts of the plan. --figure draws figures of the
-paper by Lee et al., GPU Snapshot (ICS'19), from the model; docs/PLANNING.md says which numbers come from the paper
-and which from measurements.
+--svg plots the loss against the time between checkpoints, with the counts of the plan. --figure uses the model to draw
+figures from the paper \"GPU Snapshot\" by Lee et al. (ICS'19); docs/PLANNING.md says which numbers come from the
+paper and which from measurements.
 
 Exit status: 0 done; 2 wrong usage, or a file could not be read or written.")]
 pub struct Args {
@@ -68,10 +69,10 @@ pub struct Args {
     /// How much data a node saves, such as "200 GiB"
     #[arg(long, value_name = "SIZE", value_parser = size)]
     state: Option<u64>,
-    /// The mean time between two failures of any kind, over all nodes together, such as 6h
+    /// The mean time, such as 6h, between two failures of any kind, over all nodes together
     #[arg(long, value_name = "TIME", value_parser = time)]
     mtbf: Option<Duration>,
-    /// The time from a failure until the program has been started again, before it loads anything, such as 30s
+    /// The time, such as 30s, from a failure until the program has been started again, before it loads anything
     #[arg(long, value_name = "TIME", value_parser = time)]
     relaunch: Option<Duration>,
     /// Print the keys for bivouac.toml
@@ -83,7 +84,7 @@ pub struct Args {
     /// Plot the loss against the time between checkpoints into an SVG file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Draw figures of the paper instead of planning, each as SVG and CSV
+    /// Draw figures from the paper instead of planning, each as SVG and CSV
     #[arg(long, requires = "out", conflicts_with_all = ["preset", "profile", "run_directory", "nodes", "state", "mtbf", "relaunch", "config", "json", "svg", "scheme", "capture", "simulate", "duration"])]
     figure: Option<Figure>,
     /// The folder for the figures; it is created if missing

@@ -18,7 +18,7 @@ const DAY: f64 = 86_400.0;
 /// What is asked.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Protect against the loss of nodes: none, "partner(1)", "xor(8)", "rs(4,2)", or all to compare them
+    /// The scheme that protects against the loss of nodes: none, "partner(1)", "xor(8)", "rs(4,2)", or all to compare them
     #[arg(long, value_name = "SCHEME", value_parser = schemes)]
     scheme: Option<Schemes>,
     /// How checkpoints leave the GPUs: copied while the program is stopped, copied inside the GPU first, or marked

@@ -28,16 +28,16 @@ const DIRS_MAX: usize = 8;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac rebuild /mnt/n1/shm /mnt/n1/ckpt /mnt/n3/ckpt --global /scratch/me/run7     what is left of the nodes, mounted here
-  bivouac rebuild saved/* --global /scratch/me/run7 --job heat2d --dry-run            copied together; only check whether it would work
+  bivouac rebuild saved/* --global /scratch/me/run7 --job heat2d --dry-run            copies in one folder; check only whether it works
   bivouac rebuild /scratch/me/run7 --global /scratch/me/run7                          after drains that left parity parts
   bivouac rebuild saved/n1 saved/n2 --global /scratch/me/run7 --name state --version 70
 
 A DIR is a root directory of the local tier, a folder with memory segments (such as a copy of /dev/shm), a folder with
 both, a single memory segment, or the global directory itself. As on the node, a copied segment must belong to you.
 
-For each series, the command takes the newest version for which every rank's shard is available: from a DIR, from the
-global directory, or by a rebuild from the shards and parity parts of its redundancy set. It writes what the global
-directory lacks, with each block checked against the digest made at capture, and then the manifest. The next run of
+For each series, the command takes the newest version for which every rank's shard is in a DIR or in the global
+directory, or can be rebuilt from the shards and parity parts of the rank's redundancy set. It writes what the global
+directory lacks, checking each block against the digest made at capture, and then writes the manifest. The next run of
 the job restarts from this version. Nothing is removed from a DIR. The command may be killed and started again.
 
 Exit status: 0 done; 1 something is damaged or missing: no version of a series is available, or only one that is older
@@ -50,8 +50,8 @@ pub struct Args {
     /// The global directory
     #[arg(long, value_name = "DIR")]
     global: PathBuf,
-    /// Take only this job: its name, or its key as `bivouac ls` shows it. It may be one that has never used this global
-    /// directory
+    /// Take only the job with this name or key (`bivouac ls` shows the key). It may be a job that has never used this
+    /// global directory
     #[arg(long, value_name = "JOB")]
     job: Option<String>,
     /// Take only the series with this name
@@ -63,13 +63,13 @@ pub struct Args {
     /// The number of shards to write at the same time [default: the number of processors, but at most 4]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallel: Option<u16>,
-    /// Accept a shard that is already in the global directory if its head is good, without reading its data
+    /// If the head of a shard in the global directory is good, accept the shard without reading its data
     #[arg(long)]
     quick: bool,
     /// Create the global directory if it does not exist yet
     #[arg(long)]
     create: bool,
-    /// Also take jobs of which a run seems to be alive
+    /// Also take jobs with a run that seems to be alive
     #[arg(long)]
     even_alive: bool,
     /// Only say what would be written. Everything is read and checked nevertheless

@@ -27,7 +27,7 @@ const PAGE: &str = "bivouac-report.html";
 /// The arguments of `bivouac report`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  bivouac report bivouac-run                       the course of a job of bivouac run, in bivouac-report.html
+  bivouac report bivouac-run                       the course of a job under bivouac run, in bivouac-report.html
   bivouac report bivouac-run events -o heat.html   also what all ranks wrote to events (events.directory)
   bivouac report events --timeline trace.json      a trace for ui.perfetto.dev, and no page
   bivouac report bivouac-run --json | jq '.groups[].account'

@@ -38,7 +38,7 @@ another global directory.
 
 Exit status: 0 done; 2 wrong usage, the job is alive, or something could not be removed; 3 no trace of the job found.")]
 pub struct Args {
-    /// The job: its name, or its key as `bivouac ls` shows it
+    /// The name or the key of the job (`bivouac ls` shows the key)
     #[arg(long)]
     job: String,
     /// The global directory [default: the configured one, if it exists]

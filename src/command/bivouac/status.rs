@@ -28,8 +28,8 @@ const NAME_ONE: &str = "name a run directory, or set run.directory (BIVOUAC_RUN_
   bivouac status bivouac-run --follow            repeatedly, until every session is closed
   bivouac status bivouac-run --follow --openmetrics /var/lib/node_exporter/bivouac.prom
 
-Sessions write their status to the run directory about once a second. `bivouac run` gives them a run directory;
-without it, set run.directory (BIVOUAC_RUN_DIRECTORY). Rates and bytes are those of each group's root rank.
+Sessions write their status to the run directory about once a second. `bivouac run` gives them a run directory.
+Without `bivouac run`, set run.directory (BIVOUAC_RUN_DIRECTORY). Rates and bytes are those of each group's root rank.
 
 Exit status: 0 shown; 2 wrong usage, or something cannot be read; 3 no status found.")]
 pub struct Args {

@@ -26,7 +26,7 @@ use std::path::PathBuf;
   bivouac topo                                this machine
   bivouac topo bivouac                        where the ranks of the newest checkpoint had their threads and pages
   bivouac topo --svg places.svg bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007
-  bivouac topo --pid 4711,4712                where two processes of this node have theirs now
+  bivouac topo --pid 4711,4712                where two processes of this node have their threads and pages now
   bivouac topo --compare OLD NEW              what differs between two checkpoints
   bivouac topo --compare --pid 4711,4712 OLD  what differs now: the processes are the checkpoint's ranks in ascending order
   bivouac topo --compare --pid 3=4711 OLD     process 4711 is rank 3

@@ -24,8 +24,8 @@ With reduction.method, a checkpoint's files can refer to files of earlier checkp
 copied by itself. The command may be killed and started again. A checkpoint is refused if its job has a run that is
 alive.
 
-Exit status: 0 done, or all are self-contained already; 1 something is damaged or missing; 2 wrong usage, something
-cannot be read, or the command refused; 3 nothing found.")]
+Exit status: 0 done, or all checkpoints are self-contained already; 1 something is damaged or missing; 2 wrong usage,
+something cannot be read, or the command refused; 3 nothing found.")]
 pub struct Args {
     /// Checkpoint folders, or directories with checkpoints
     #[arg(required = true)]

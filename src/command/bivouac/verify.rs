@@ -54,7 +54,7 @@ const MANIFEST_MAX: u64 = 65 << 20;
 
 The last lines name, for each series and tier, the newest version that is entirely good there. Damage on one tier does
 not mean that a checkpoint is lost: a restart takes the next tier's copy, or the next older version. A checkpoint
-without a manifest does not count as damaged either, but its files are checked nevertheless. Files are read through
+without a manifest does not count as damaged, but its files are checked nevertheless. Files are read through
 the page cache, so recently written data is checked as the kernel has cached it.
 If all shards of a checkpoint are here and good, the command also proves that regions with a decomposition tile their
 arrays: each element is in exactly one box, or in exactly one rank's list of numbers (in a sparse array, in at most

@@ -56,7 +56,7 @@ pub struct AffinityReport {
     pub threads_set: u64,
     /// Threads that were left alone: they were not pinned, or nothing says where they could go.
     pub threads_left: u64,
-    /// Threads that could not be put there.
+    /// Threads that could not be put on these CPUs.
     pub threads_failed: u64,
     /// What happened to the pages of the regions that were loaded.
     pub pages: PlaceReport,

@@ -141,7 +141,7 @@ impl Config {
         text::resolve(text::Source::Text(toml), [])
     }
 
-    /// Checks values that the program set itself, by the rules that hold for text.
+    /// Checks values that the program set itself, according to the rules that hold for text.
     ///
     /// # Errors
     /// All values that are not allowed, with [`Origin::Program`]; [`ConfigError::NoTier`] if no tier is enabled;

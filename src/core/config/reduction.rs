@@ -235,7 +235,7 @@ pub struct ReductionConfig {
     pub sources: u64,
     /// The smallest share of a checkpoint's own bytes that must still be in use for files to refer to it, above 0 and up to 1.
     pub live: f64,
-    /// Every n-th checkpoint of a name that goes to files is whole. Zero: never for that reason.
+    /// Of the checkpoints of a name that go to files, every n-th is whole. Zero: never for that reason.
     pub whole_every: u64,
     /// How references are checked before they are written.
     pub verify: Verify,

@@ -35,7 +35,7 @@ pub(super) const PLACE_VARIABLES: [&str; 8] = [
 ];
 /// The prefix of variables that belong to test programs.
 const TEST_PREFIX: &str = "BIVOUAC_TEST_";
-/// The size of the largest file that is read. The sample with all its comments has about 8 KiB.
+/// The size of the largest file that is read. The sample with all its comments has about 22 KiB.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The source that is read before the environment.

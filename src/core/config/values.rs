@@ -45,8 +45,8 @@ pub struct Config {
     pub node: NodeConfig,
     /// Notes on settings that have no effect. A session that is opened with this configuration warns of them.
     pub notes: Vec<String>,
-    /// Where each value that is not the default was written, by key, if it was read from text. This is for reports, and makes no difference
-    /// to whether two configurations are equal.
+    /// Where values were written, by key. Only values that are not the default and were read from text are listed. This is for reports, and
+    /// does not affect whether two configurations are equal.
     pub origins: BTreeMap<&'static str, Origin>,
 }
 
@@ -326,20 +326,20 @@ pub struct NodeConfig {
     pub progress: Progress,
     /// GPU memory of each rank for caching, on the device that it uses.
     pub device_budget: Budget,
-    /// The part of `device_budget` for blocks that are copied before they are overwritten; a percentage is one of `device_budget`.
+    /// The part of `device_budget` for blocks that are copied before they are overwritten; a percentage refers to `device_budget`.
     pub offload_buffer: Budget,
     /// Where the threads of the GPU caches run.
     pub device_cpus: ThreadCpus,
     /// The caches of histories.
     pub history: HistoryConfig,
-    /// Memory for the tables of chunks of each rank and name; a percentage is one of the rank's equal share of the memory tier.
+    /// Memory for the tables of chunks of each rank and name; a percentage refers to the rank's equal share of the memory tier.
     pub reduction_budget: Budget,
     /// GPU memory for the tables of chunks of each rank and name, in addition to [`NodeConfig::device_budget`].
     pub device_tables: Budget,
     /// Where threads go after a restart, and how often they are looked at.
     pub affinity: AffinityConfig,
     /// Memory of each rank for elements in transit while arrays are loaded on another decomposition: elements that it has sent but other
-    /// ranks have not yet taken, and as many elements that other ranks send to it.
+    /// ranks have not yet taken, and as much again for elements that other ranks send to it.
     pub restart_window: u64,
     /// Where the group's root rank writes its status and looks for halt conditions; `None`: nowhere. Only the root's value counts.
     /// `bivouac run` sets it.
@@ -383,9 +383,9 @@ impl Default for NodeConfig {
 /// The caches of histories other than the GPU cache: how large they are and how they are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HistoryConfig {
-    /// Node memory for the histories of each rank; a percentage is one of the rank's equal share of the memory tier.
+    /// Node memory for the histories of each rank; a percentage refers to the rank's equal share of the memory tier.
     pub host_budget: Budget,
-    /// File space for the histories of each rank; a percentage is one of the rank's equal share of the free space on the file system of the
+    /// File space for the histories of each rank; a percentage refers to the rank's equal share of the free space on the file system of the
     /// local tier.
     pub store_budget: Budget,
     /// When node memory is touched.
@@ -450,7 +450,7 @@ pub enum Budget {
 }
 
 impl Budget {
-    /// The budget in bytes; a percentage is one of `whole`.
+    /// The budget in bytes; a percentage refers to `whole`.
     pub fn of(self, whole: u64) -> u64 {
         match self {
             Budget::Bytes(bytes) => bytes,

@@ -102,7 +102,7 @@ mod tests {
         ];
         assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
         assert_eq!(rows, of([4, 4], &[([0, 0], [2, 4]), ([2, 0], [2, 4])]));
-        // Regular changes of small numbers, which the digest of blocks does not detect.
+        // Regular changes to small numbers, which the digest of blocks does not detect.
         let slabs = |widths: [u64; 8]| {
             let mut at = 0;
             let ranks = widths.map(|width| {

@@ -122,8 +122,8 @@ impl HostDevice {
         HostDevice { shared: Arc::new(shared) }
     }
 
-    /// Runs `kernel` on the bytes of spans that were obtained from [`Device::allocate`], in the order given. It is the counterpart of a
-    /// kernel launch on a GPU: the application's own code computes on the twin in this way.
+    /// Runs `kernel` on the bytes of spans that were obtained from [`Device::allocate`], in the order given. This call is the counterpart
+    /// of a kernel launch on a GPU: the application's own code computes on the twin in this way.
     ///
     /// # Blocking
     /// For the kernel. Work on streams is not waited for: finish the stream first.

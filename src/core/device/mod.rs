@@ -357,7 +357,7 @@ pub struct SentPart {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Carrier {
     /// The copy engine: fastest for long pieces. Digests are made on the device after each copy. If many pieces cannot be enqueued in one
-    /// call, a kernel copies them, if they have less than 256 KiB each on average.
+    /// call and have less than 256 KiB each on average, a kernel copies them.
     Engine,
     /// A kernel with this number of thread blocks that reads, digests and stores: for short pieces. The fewer thread blocks it has, the
     /// less it disturbs other work.
@@ -418,7 +418,7 @@ pub trait Stream: Send + Sync + fmt::Debug {
     /// [`DeviceError::Range`] for copies that extend beyond an end; any error that the device reports.
     fn pack(&self, copies: &[RowCopy], to: &DeviceSpan) -> Result<()>;
 
-    /// Lends `bytes` bytes of our own host memory, for copies to and from rows on the device that are enqueued on this stream. The memory
+    /// Lends `bytes` bytes of our own host memory, for copies that are enqueued on this stream, to and from rows on the device. The memory
     /// still has its old content.
     ///
     /// # Errors
@@ -444,9 +444,9 @@ pub trait Stream: Send + Sync + fmt::Debug {
     /// The same as for [`Stream::download`].
     fn upload(&self, copies: &[(&[u8], DeviceSpan)], gate: Option<Gate<'_>>) -> Result<()>;
 
-    /// Copies pieces of host memory, each to its own place, and makes the digests of their blocks on the device: the digests of the first
-    /// piece, then those of the second, and so forth. For many small pieces, this is much faster than one copy for each. The digests are
-    /// those of the bytes that the device has before or after it stores them at their places.
+    /// Copies pieces of host memory, each to its own place, and makes the digests of their blocks on the device. The digests of the first
+    /// piece come first, then those of the second, and so forth. For many small pieces, this is much faster than one copy for each. The
+    /// digests are those of the bytes that the device has before or after it stores them at their places.
     ///
     /// # Blocking
     /// The same as for [`Stream::upload`], and for the digests.

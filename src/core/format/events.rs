@@ -5,7 +5,7 @@
 //! skipped, and so are lines that cannot be read: the last line may be half written. Fields are added, never renamed, while the schema
 //! stays the same.
 //!
-//! Times are seconds since 1970, by the clock of the host that wrote the file. For an event that took time, they name its end.
+//! Times are seconds since 1970, by the clock of the host that wrote the file. For an event that took time, the time is that of its end.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};

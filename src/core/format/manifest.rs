@@ -45,7 +45,7 @@ pub struct Manifest {
     pub agreement: u64,
     /// The number of ranks in the group.
     pub group_size: u32,
-    /// The restart that the run had last made of this series, if any.
+    /// The last restart of this series that the run had made, if any.
     pub origin: Option<Origin>,
     /// The level that this manifest commits.
     pub level: Level,

@@ -3,10 +3,10 @@
 //! No function here does I/O. A *shard* ([`shard`]) is one rank's part of a checkpoint: header, region table, block index, page-aligned
 //! bodies. The same bytes are stored in a memory slot and in a file. A *container* ([`container`]) is a file of shards with an index and a
 //! footer. A *manifest* ([`manifest`]) says which containers hold which ranks of a committed checkpoint. A *packed shard* ([`packed`])
-//! represents a shard in a file, and refers to files of earlier checkpoints for the bytes that these already hold. [`extents`] encodes in
-//! few bytes which ones they are. [`frames`] holds the compressed forms of the bytes, and is the only module that calls `zstd`; [`codec`]
-//! is the only one that calls `bincode`. [`supervision`] has the JSON files that a session shares with its supervisor, and [`profile`] has
-//! the TOML file of a machine's measurements.
+//! represents a shard in a file, and refers to files of earlier checkpoints for the bytes that these files already hold. [`extents`]
+//! encodes these references in few bytes. [`frames`] holds the compressed forms of the bytes, and is the only module that calls `zstd`;
+//! [`codec`] is the only one that calls `bincode`. [`supervision`] has the JSON files that a session shares with its supervisor, and
+//! [`profile`] has the TOML file of a machine's measurements.
 //!
 //! Every decoder takes hostile bytes: lengths are bounded before anything is allocated, checksums are
 //! verified before anything is decoded, and trailing bytes are refused.
@@ -33,7 +33,7 @@ pub use shard::{Content, ElementType, Region, RegionKind, ShardHeader, ShardMeta
 
 /// The version of all three formats; a reader refuses any other.
 pub const FORMAT_VERSION: u32 = 1;
-/// A mark that is written as a little-endian word. It reads differently on a machine of the other byte order.
+/// A mark that is written as a little-endian word. It reads differently on a machine with the other byte order.
 pub const ENDIAN_MARK: u32 = 0x0102_0304;
 
 /// The offset of the version in every header.
@@ -66,7 +66,7 @@ pub enum FormatError {
         /// The version found.
         found: u32,
     },
-    /// The bytes were written on a machine of the other byte order.
+    /// The bytes were written on a machine with the other byte order.
     #[error("{what} was written with the other byte order: read it on a machine like the one that wrote it")]
     Endian {
         /// The structure.

@@ -1,6 +1,6 @@
 //! A shard as a file may hold it: its own bytes, and references to bytes that files of earlier checkpoints hold.
 //!
-//! A *packed shard* has the form of a shard, as a parity part has, with the magic `BVKPACK1`. Its regions are the head of the shard that it
+//! Like a parity part, a *packed shard* has the form of a shard. Its magic is `BVKPACK1`. Its regions are the head of the shard that it
 //! represents, the checkpoints to which it refers (its *sources*), the *extents*, the *frames*, and the bytes that it stores itself, which
 //! may be compressed in frames. Joined with its sources, it is that shard, byte for byte. A reference names a range of the bodies of the
 //! same rank's shard in the source. The source's file must store this range itself, whatever the form of that file: there is only one hop.
@@ -123,7 +123,7 @@ pub struct Placed {
     pub length: u64,
     /// Where the bytes are stored.
     pub stored: Stored,
-    /// The number of bytes of earlier extents that the packed shard stores itself.
+    /// The number of bytes that the packed shard stores itself for earlier extents.
     pub own_before: u64,
 }
 
@@ -133,7 +133,7 @@ impl Placed {
         self.at + self.length
     }
 
-    /// The number of bytes of the extents up to and including this one that the packed shard stores itself.
+    /// The number of bytes that the packed shard stores itself for the extents up to and including this one.
     pub fn own_behind(&self) -> u64 {
         self.own_before + if self.stored == Stored::Own { self.length } else { 0 }
     }
@@ -243,12 +243,12 @@ impl Packing {
         self.outline.head.meta.regions.iter().map(move |region| (region, own(region))).filter(|(_, own)| *own > 0)
     }
 
-    /// The number of bytes of the shard that the packed shard stores itself.
+    /// The number of the shard's bytes that the packed shard stores itself.
     pub fn own_bytes(&self) -> u64 {
         self.own_bytes
     }
 
-    /// The number of bytes that this storage takes.
+    /// The number of bytes that the packed shard's own bytes take in their stored form.
     pub fn stored_bytes(&self) -> u64 {
         self.frames.last().map_or(self.own_bytes, |last| last.stored_at + last.stored)
     }

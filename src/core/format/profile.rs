@@ -351,7 +351,7 @@ impl Profile {
         out
     }
 
-    /// The figure of that name, and of that level if there is one for each.
+    /// The figure with that name and, if there is one for each level, for that level.
     pub fn figure(&self, name: Name, level: Option<Level>) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.name == name && figure.level == level)
     }

@@ -185,7 +185,7 @@ pub struct ShardHeader {
     pub content: Content,
     /// The checkpoint.
     pub key: CheckpointKey,
-    /// The hash of what all ranks agreed on; equal on all shards of one checkpoint.
+    /// The hash of what all ranks agreed on; the same in all shards of one checkpoint.
     pub agreement: u64,
     /// The number of ranks in the group.
     pub group_size: u32,
@@ -193,7 +193,7 @@ pub struct ShardHeader {
     pub rank: Rank,
     /// The number of bytes per block.
     pub block_size: u32,
-    /// The restart that this run had last made of this series, if any.
+    /// The last restart of this series that this run had made, if any.
     pub origin: Option<Origin>,
     /// The length of the encoded [`ShardMeta`].
     pub meta_len: u64,

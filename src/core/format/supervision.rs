@@ -72,7 +72,7 @@ pub struct Status {
     pub restored: Option<RestoredFrom>,
     /// When the application first asked for a decision or took a checkpoint after the last restore (or after opening): its first new step.
     pub first_step: Option<f64>,
-    /// Calls of the session by the root's application thread: the application's heartbeat.
+    /// Calls to the session by the root's application thread: the application's heartbeat.
     pub calls: u64,
     /// Checkpoints of this session that were committed at some level.
     pub checkpoints: u64,
@@ -135,13 +135,13 @@ pub struct Tuned {
     pub interval_seconds: f64,
     /// The levels in use.
     pub levels: Vec<TunedLevel>,
-    /// The share of the time that was expected to be lost before the change, and by it.
+    /// The share of the time that is expected to be lost, before and after the change.
     pub lost: [f64; 2],
     /// How often something was changed.
     pub changes: u64,
 }
 
-/// How often a level is used, and the costs by which that was chosen.
+/// How often a level is used, and the costs on which this choice is based.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TunedLevel {

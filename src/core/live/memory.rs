@@ -7,8 +7,8 @@ use std::ops::Range;
 #[cfg(any(test, feature = "testing"))]
 use std::sync::atomic::AtomicU64;
 
-/// Memory of the program, to which it may write again as soon as a checkpoint of this memory has been captured:
-/// [`CheckpointBuilder::save_live`](crate::CheckpointBuilder::save_live).
+/// Memory to which the program may write again as soon as a checkpoint of this memory has been captured (see
+/// [`CheckpointBuilder::save_live`](crate::CheckpointBuilder::save_live)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveMemory {
     address: usize,

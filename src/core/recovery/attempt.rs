@@ -201,9 +201,9 @@ impl Attempt {
         self.key.version
     }
 
-    /// Rejects a version that can be loaded but must not be used, because it contains a NaN or fails another check of the program. Once the
-    /// attempt has ended, all ranks continue with the next older version. Their logs give the reason, and so does the error if there is no
-    /// older version. A call on one rank is enough. If a rank gives several reasons, the first counts.
+    /// Rejects a version that can be loaded but must not be used, because it contains a NaN or fails another of the program's checks. Once
+    /// the attempt has ended, all ranks continue with the next older version. Their logs give the reason, and so does the error if there is
+    /// no older version. A call on one rank is enough. If a rank gives several reasons, the first counts.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, t: &mut [f64]) -> bivouac::Result<()> {
@@ -290,11 +290,11 @@ impl Attempt {
     /// Local.
     ///
     /// # Blocking
-    /// For the work that is enqueued on the stream, on the tier that holds the copy, and for the transfer and the check. When this returns,
-    /// the region is complete for work on any stream.
+    /// For the work that is enqueued on the stream, for the tier that holds the copy, and for the transfer and the check. When this
+    /// returns, the region is complete for work on any stream.
     ///
     /// # Errors
-    /// The same as for [`Attempt::load`], and [`LoadError::Device`] if the device fails: another copy or an older checkpoint would not
+    /// The same as for [`Attempt::load`], and [`LoadError::Device`] if the device fails. Another copy or an older checkpoint would not
     /// help, but the region can still be loaded into host memory.
     pub fn load_device<T: Element>(
         &mut self,

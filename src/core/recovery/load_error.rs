@@ -76,7 +76,7 @@ pub enum LoadError {
         /// True if the parts cannot have been saved in this way, so that the records of the shards must be damaged.
         is_damage: bool,
     },
-    /// The ranks could not load it together.
+    /// The ranks could not load the region together.
     #[error("region {region:?} of {key} was not loaded: {}", join(culprits))]
     Others {
         /// The checkpoint.

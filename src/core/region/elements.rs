@@ -5,7 +5,7 @@ use crate::format::ElementType;
 use serde::{Deserialize, Serialize};
 
 /// A small array as a value. C, Fortran and Python programs save such arrays where a Rust program saves values of any
-/// type: for values that all ranks share, and for values that belong to one rank. A Rust program can read the values of
+/// type, both for values that all ranks share and for values that belong to one rank. A Rust program can read the values of
 /// these programs, and can write values that they can read.
 ///
 /// ```no_run

@@ -46,7 +46,7 @@ pub fn is_reserved(name: &str) -> bool {
 /// A type whose slices can be saved and loaded.
 ///
 /// It is implemented for the numeric primitives and for arrays of them. For your own record type, derive [`bytemuck::Pod`] and declare the
-/// element type against which loading checks it:
+/// element type, which is checked when a region is loaded:
 ///
 /// ```
 /// #[repr(C)]

@@ -12,14 +12,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 impl Session {
-    /// Keeps an output file in agreement with the checkpoints of the series `series`, for example a trajectory or a time series to which
-    /// the program appends. Each checkpoint records the length of the file at the capture, and a digest of its last 64 KiB. A restart
-    /// brings the file back to that length, so that the output of a run after its last checkpoint is not in the file twice. `on_restart`
-    /// says how. Call this once, before the restart.
+    /// Keeps an output file in agreement with the checkpoints of the series `series`. The program appends to this file, which may be a
+    /// trajectory or a time series, for example. Each checkpoint records the length of the file at the capture, and a digest of its last
+    /// 64 KiB. A restart brings the file back to that length, as `on_restart` says, so that what a run wrote after its last checkpoint is
+    /// not in the file twice. Call this once, before the restart.
     ///
     /// The file must be complete when the checkpoint is captured: flush the program's own buffers first. If the file is shorter at a
-    /// restart than it was at the capture, or has other bytes there, it does not agree with the version, and all ranks continue with the
-    /// next older version. This happens when a node dies whose page cache held the end of the file.
+    /// restart than it was at the capture, or if its bytes before the recorded length do not have the recorded digest, it does not agree
+    /// with the version, and all ranks continue with the next older version. This happens if the end of the file was only in the page
+    /// cache of a node that has died.
     ///
     /// If there is no checkpoint to restore, the file stays as it is: a program that starts from the beginning must truncate it itself.
     ///

@@ -9,16 +9,16 @@ use crate::transfer::history::{CacheConfig, Caches};
 use std::sync::Arc;
 
 impl Session {
-    /// Opens the caches of this rank on `device`, in the sizes that the configuration gives (`[device]`, `[history]`): GPU memory, leases
-    /// of the node's memory tier, and a file on the local tier. Histories are made from them, and checkpoints with regions in device memory
-    /// pass through them ([`CheckpointBuilder::with_device`](crate::CheckpointBuilder::with_device)). The caches live no longer than the
-    /// session.
+    /// Opens the caches of this rank on `device`: GPU memory, leases of the node's memory tier, and a file on the local tier. The
+    /// configuration gives their sizes (`[device]`, `[history]`). Histories are made from them, and checkpoints with regions in device
+    /// memory pass through them ([`CheckpointBuilder::with_device`](crate::CheckpointBuilder::with_device)). The caches live no longer than
+    /// the session.
     ///
     /// # Collective
     /// Local.
     ///
     /// # Blocking
-    /// Until the first step of GPU memory is mapped, which takes well below a millisecond. The rest is made ready in the background. If
+    /// Until the first step of GPU memory is mapped, which takes well under a millisecond. The rest is made ready in the background. If
     /// ranks take turns at links (`stagger.bursts`), also until the node's topology has been read, which takes some tens of milliseconds.
     ///
     /// # Errors

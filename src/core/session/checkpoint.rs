@@ -201,7 +201,7 @@ impl<'a> CheckpointBuilder<'a> {
 
     /// Adds a small value that is the same on all ranks, such as a step or a time. Its encoded form may have at most 1 MiB. After a restart
     /// on any number of ranks, all ranks read the value back with [`Attempt::shared`](crate::Attempt::shared). If a rank's value differs
-    /// from the others, no checkpoint is taken, and the verdict names the rank.
+    /// from those of the other ranks, no checkpoint is taken, and the verdict names the rank.
     ///
     /// # Collective
     /// Local. All ranks save it.
@@ -323,7 +323,7 @@ impl<'a> CheckpointBuilder<'a> {
         self.shared(&index_name(history.name()), &index)
     }
 
-    /// Chooses the method by which files refer to earlier files for a region of this checkpoint, instead of the configured method
+    /// Chooses, for a region of this checkpoint, the method by which files refer to earlier files, in place of the configured method
     /// (`reduction.method`, `reduction.regions`). If a region is named several times, the last call counts. The choice has an effect only
     /// if a method is configured for at least one region. If no method is configured, or if the region is not saved, the log says so. Ranks
     /// may choose different methods.
@@ -485,7 +485,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// the [`Pending`] says so.
     ///
     /// # Collective
-    /// All ranks; returns without waiting for the others.
+    /// All ranks; the call does not wait for the other ranks.
     ///
     /// # Blocking
     /// For the copy. If the memory tier is full, also for a flush that makes room, for at most `timeouts.room`. If the shard fits into no

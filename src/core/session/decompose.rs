@@ -60,8 +60,8 @@ impl Session {
     /// and for two more for each 524,288 numbers that a rank has on average.
     ///
     /// # Errors
-    /// On all ranks alike. [`Error::Disagreed`]: the part of a rank is impossible (a box outside the array, nine dimensions, a number that
-    /// occurs twice), or its shape differs. [`Error::Decomposition`]: elements belong to two ranks, or to none (which
+    /// On all ranks alike. [`Error::Disagreed`]: a rank's part is impossible (a box outside the array, nine dimensions, a number that
+    /// occurs twice), or a rank gives a different shape. [`Error::Decomposition`]: elements belong to two ranks, or to none (which
     /// [`Boxes::sparse`](crate::Boxes::sparse) allows). [`Error::Failed`].
     pub fn decompose(&self, part: impl Into<Part>) -> Result<Decomposition> {
         self.decompose_described(Ok(part.into()))

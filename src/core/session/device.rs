@@ -12,8 +12,8 @@ use crate::transfer::history::Caches;
 use crate::transfer::offload::{Offload, OffloadError};
 use std::ops::{Deref, DerefMut};
 
-/// A checkpoint that takes regions in device memory in addition to everything that a [`CheckpointBuilder`] takes, to which it dereferences.
-/// It comes from [`CheckpointBuilder::with_device`] or [`CheckpointBuilder::with_offload`].
+/// A checkpoint that takes regions in device memory in addition to everything that a [`CheckpointBuilder`] takes. It dereferences to a
+/// [`CheckpointBuilder`], and comes from [`CheckpointBuilder::with_device`] or [`CheckpointBuilder::with_offload`].
 pub struct DeviceCheckpointBuilder<'a> {
     host: CheckpointBuilder<'a>,
     gpu: Gpu<'a>,
@@ -139,7 +139,7 @@ impl<'a> DeviceCheckpointBuilder<'a> {
     /// stream.
     ///
     /// # Collective
-    /// All ranks, each with its own kind of builder; returns without waiting for the others.
+    /// All ranks, each with its own kind of builder; the call does not wait for the other ranks.
     ///
     /// # Blocking
     /// For the work on the stream and a copy inside the device. If the GPU cache has no room, for the transfer to node memory. For marked

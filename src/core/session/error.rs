@@ -10,8 +10,10 @@ use crate::region::RegionError;
 use crate::transfer::{CaptureError, LevelVerdict};
 use std::fmt;
 
-/// The errors of the public API. A collective call that fails returns the same variant with the same culprits on every rank that hears the
-/// verdict. The application may always continue.
+/// The errors of the public API. The application may always continue.
+///
+/// A collective call that waits for the other ranks returns the same variant with the same culprits on all of them. A call that does not
+/// wait, such as a capture, may fail on one rank alone; the other ranks are told in their verdict.
 ///
 /// `{}` and `{:?}` print the same text; the second is what Rust prints when `main` returns an error.
 #[derive(thiserror::Error)]

@@ -362,7 +362,7 @@ impl Session {
     /// ```
     ///
     /// # Collective
-    /// All ranks, with the same name, version and parts (lengths may differ); returns without waiting for the others.
+    /// All ranks, with the same name, version and parts (lengths may differ); the call does not wait for the other ranks.
     ///
     /// # Blocking
     /// The same as for [`CheckpointBuilder::capture`], or, with parts in device memory, for [`DeviceCheckpointBuilder::capture`].

@@ -84,8 +84,8 @@ impl Session {
     /// another host's claim has to be watched.
     ///
     /// # Errors
-    /// [`Error::Open`], on all ranks alike: a configuration is invalid or configurations differ (ranks and keys are named), or another run
-    /// of the job is alive. [`Error::Comm`], for example because ranks have not called ([`crate::comm::CommError::Absent`] names them).
+    /// [`Error::Open`], on all ranks alike: a configuration is invalid, configurations differ (the ranks and keys are named), or another
+    /// run of the job is alive. [`Error::Comm`], for example because ranks have not called ([`crate::comm::CommError::Absent`] names them).
     #[cfg(feature = "mpi")]
     pub fn open<C: mpi::traits::Communicator + ?Sized>(comm: &C, config: Config) -> Result<Session> {
         Session::open_with::<C, String>(comm, Ok(config))
@@ -194,10 +194,13 @@ impl Session {
     }
 
     /// Begins a checkpoint: version `version` of the series `name`. Nothing is copied before [`CheckpointBuilder::capture`]. If the builder
-    /// is dropped without a capture, this rank aborts the checkpoint, and the others are told.
+    /// is dropped without a capture, this rank aborts the checkpoint, and the other ranks are told.
+    ///
+    /// Versions should grow within a run, because a restart takes the largest one as the newest. If a version is taken twice, both
+    /// checkpoints are stored, and a restart takes the second one.
     ///
     /// # Collective
-    /// All ranks, with the same arguments and regions; returns without waiting for the others.
+    /// All ranks, with the same arguments and regions; the call does not wait for the other ranks.
     ///
     /// # Errors
     /// [`Error::Name`]; the other ranks learn of it in their verdict.
@@ -269,7 +272,7 @@ impl Session {
         }
     }
 
-    /// Returns whether it is time for a checkpoint, by the configured interval (calls, seconds, or cost). Call this once per step.
+    /// Returns whether it is time for a checkpoint according to the configured interval (calls, seconds, or cost). Call this once per step.
     ///
     /// If an interval is configured, the answer is true at the first call after a restart in which the ranks looked for shards on each
     /// other's nodes: the data that a lost node held is protected again only once a new checkpoint has been taken.
@@ -291,7 +294,7 @@ impl Session {
     /// halt condition of the run directory is met (`run.directory`).
     ///
     /// # Collective
-    /// The same as for [`Session::should_checkpoint`]; the ranks compare about every `exit.check_every`.
+    /// The same as for [`Session::should_checkpoint`]. About once every `exit.check_every`, the ranks compare what they have seen.
     ///
     /// # Errors
     /// [`Error::Disagreed`], [`Error::Failed`].
@@ -367,8 +370,8 @@ impl Session {
         }
     }
 
-    /// Sets which parts of the affinity later restarts bring back, in place of the configured parts. This does not change what is recorded,
-    /// which follows the configuration.
+    /// Sets which parts of the affinity a later restart brings back, in place of the configured parts. This does not change what is
+    /// recorded, which follows the configuration.
     ///
     /// # Collective
     /// Local, but ranks with different modes restore different things.
@@ -382,9 +385,9 @@ impl Session {
     /// The next [`Session::checkpoint`] or [`Session::should_checkpoint`] also places threads that start later. This does nothing if
     /// affinity is off.
     ///
-    /// [`Pin::Compact`] and [`Pin::Scatter`] leave threads where they are in two cases, because two processes could otherwise get the same
-    /// CPUs: if the node has processes of the job that are not ranks of this group, or if no launcher says which CPUs the job was given and
-    /// the group has several ranks on the node. [`AffinityReport::losses`] then says so.
+    /// [`Pin::Compact`] and [`Pin::Scatter`] leave threads where they are if the node has processes of the job that are not ranks of this
+    /// group, or if no launcher says which CPUs the job was given and the group has several ranks on the node. In both cases, two processes
+    /// could otherwise get the same CPUs. [`AffinityReport::losses`] says if threads were left where they are.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) {

@@ -16,16 +16,17 @@
                 session.checkpoint("heat", int(step))
 
 An array is any object with ``__array_interface__`` (NumPy), ``__cuda_array_interface__`` (CuPy, Numba, PyTorch) or the buffer protocol
-(``array.array``, ``bytearray``) whose elements are in C order and without gaps. Nothing is copied on the way to the library, which keeps
-the address. So change arrays in place (``field[:] = ...``, ``step += 1``): a new array under an old name is not the one that is
-protected. References are kept, so protected arrays are not freed.
+(``array.array``, ``bytearray``). Its elements must be in C order and without gaps. Nothing is copied on the way to the library, which keeps
+the address. So change arrays in place (``field[:] = ...``, ``step += 1``): a new array under an old name is not the one that is protected.
+References are kept, so protected arrays are not freed.
 
 A call that fails raises :class:`Error` or one of its subclasses, with the status and the text. Calls marked *Collective* must be made
-by all ranks of the session, in the same order. Start programs with ``python3 -m mpi4py program.py``: an uncaught exception then ends
-all ranks, instead of leaving the others waiting.
+by all ranks of the session, in the same order. Start programs with ``python3 -m mpi4py program.py``: an uncaught exception then ends all
+ranks, instead of leaving the other ranks waiting.
 
-The shared library is the one that ``BIVOUAC_LIBRARY`` names. If that is not set, a wheel uses its own library for the program's MPI (it
-contains one for each kind of MPI). Without a wheel, the library is the one that the loader finds (``LD_LIBRARY_PATH``).
+The shared library is the one that ``BIVOUAC_LIBRARY`` names. If this variable is not set, a wheel uses its own library for the program's
+MPI (a wheel contains one library for each kind of MPI). Without a wheel, the library is the one that the loader finds
+(``LD_LIBRARY_PATH``).
 """
 
 from ._boxes import Boxes, OnResize

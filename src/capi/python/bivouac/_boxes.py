@@ -111,12 +111,12 @@ MISTAKEN = {"bvk_boxes": (1, None, 0, None, None, None, None), "bvk_ids": (0, 1,
 
 
 def agreed(session, function, described, sparse):
-    """Passes what ``described()`` returns to the library, where the ranks prove together that each element has one owner."""
+    """Passes to the library what ``described()`` returns. There, the ranks prove together that each element has one owner."""
     handle = c_void_p()
     try:
         found = described()
     except (TypeError, ValueError):
-        # The others wait for this rank: it takes part without a description, and they are told of its mistake.
+        # The other ranks wait for this rank, so it takes part without a description, and the other ranks are told of its mistake.
         getattr(LIBRARY, function)(session._handle, *MISTAKEN[function], 0, byref(handle))
         raise
     call(function, session._handle, *found.arguments(), int(sparse), byref(handle))

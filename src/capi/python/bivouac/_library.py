@@ -68,8 +68,8 @@ class Part(Structure):
                 ("low", c_double * 8), ("high", c_double * 8)]
 
 
-# A function that says which ranks get rows. Its arguments: the values, the number of rows, where it writes the ranks of the rows, and
-# what the call was given.
+# A function that says which ranks get rows. Its arguments: the values, the number of rows, where it writes the ranks of the rows, and the
+# pointer that the call was given.
 OWNERS = CFUNCTYPE(None, c_void_p, c_size_t, POINTER(c_int), c_void_p)
 
 
@@ -79,7 +79,8 @@ def sized(structure):
 
 
 class Error(Exception):
-    """A call to the library failed: ``status`` is the number of the error, ``name`` its name, ``text`` what is known about it."""
+    """A call to the library failed. ``status`` is the number of the error, ``name`` is its name, and ``text`` says what is known about
+    it."""
 
     def __init__(self, status, name, text):
         super().__init__(f"{name}: {text}")
@@ -103,7 +104,7 @@ class LoadError(Error):
 
 
 class RestartError(Error):
-    """The restart ended without a restored state, on all ranks."""
+    """The restart ended on all ranks without restoring a state."""
 
 
 class NotCommittedError(Error):
@@ -120,8 +121,8 @@ EXCEPTIONS = {
 
 
 def packaged(name):
-    """The path of the library that this package contains if it is a wheel; None if it contains none. The library works with the MPI that
-    the process has loaded."""
+    """The path of the library in this package; None if the package contains no library because it is not a wheel. The library works with
+    the MPI that the process has loaded."""
     path = os.path.join(os.path.dirname(__file__), "lib", name)
     if not os.path.exists(path):
         return None
@@ -135,8 +136,8 @@ def packaged(name):
 def load():
     """Loads the shared library and returns it.
 
-    If ``BIVOUAC_LIBRARY`` is set, only the file that it names is tried. Otherwise the library is the one in this package, if there is
-    one; if not, the one that the loader finds, or else the one in the folder ``lib`` of this Python's prefix.
+    If ``BIVOUAC_LIBRARY`` is set, only the file that it names is tried. Otherwise the library is the one in this package. If this package
+    contains none, the library is the one that the loader finds, or else the one in the folder ``lib`` of this Python's prefix.
     """
     name = f"libbivouac.so.{INTERFACE}"
     chosen = os.environ.get("BIVOUAC_LIBRARY")
@@ -292,6 +293,6 @@ def call(function, *arguments):
 
 
 def log(level):
-    """Sets which lines Bivouac writes to standard error, whatever ``job.log`` and ``BIVOUAC_LOG`` say: 0 nothing, 1 errors, 2 warnings
-    and one line each when a session opens, restores and closes, 3 events, 4 details, 5 everything."""
+    """Sets which lines Bivouac writes to standard error, whatever ``job.log`` and ``BIVOUAC_LOG`` say: 0 nothing; 1 errors; 2 warnings, and
+    one line each when a session opens, restores and closes; 3 events; 4 details; 5 everything."""
     call("bvk_log", level)

@@ -5,14 +5,14 @@ import math
 import operator
 import sys
 
-# The kinds of elements by the letter and the number of bytes that an array interface gives; all other elements are records.
+# The kind of element for each letter and number of bytes that an array interface gives; all other elements are records.
 KINDS = {
     ("u", 1): 1, ("i", 1): 2, ("u", 2): 3, ("i", 2): 4, ("u", 4): 5, ("i", 4): 6, ("u", 8): 7, ("i", 8): 8, ("f", 4): 9, ("f", 8): 10,
     ("b", 1): 1, ("m", 8): 8, ("M", 8): 8,
 }
 # The size of each kind in bytes.
 SIZES = {kind: size for (_, size), kind in KINDS.items()}
-# The letters of array interfaces by those of the buffer protocol.
+# The array interfaces' letter for each letter of the buffer protocol.
 LETTERS = {"?": "b", "c": "u"}
 LETTERS.update(dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BHILQN", "u"), **dict.fromkeys("fd", "f"))
 FOREIGN = ">" if sys.byteorder == "little" else "<"
@@ -80,8 +80,8 @@ def memory(what, array, written):
 
 
 def covered(what, array):
-    """The address and the size in bytes of the memory that may be written to through ``array``: from its first element in memory to its
-    last, in any order and with gaps."""
+    """The address and the size in bytes of the memory that may be written to through ``array``. This memory reaches from the first element
+    to the last; the elements may be in any order and have gaps."""
     interface = getattr(array, "__cuda_array_interface__", None) or getattr(array, "__array_interface__", None) or {}
     strides = interface.get("strides")
     if strides is None or not isinstance(interface.get("data"), tuple):

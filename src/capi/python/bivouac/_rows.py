@@ -1,4 +1,4 @@
-"""Rows whose number may change freely, such as particles: a dictionary of arrays, one for each column."""
+"""Rows whose number may change freely, such as particles, as a dictionary with an array for each column."""
 
 import ctypes
 import enum
@@ -30,10 +30,10 @@ class Deal(enum.IntEnum):
 class By(NamedTuple):
     """Each row goes to the rank that ``owners`` returns for its values in ``column``.
 
-    ``owners`` gets the values of some rows as an array of shape ``(n,)``, or ``(n, width)`` if a row has several values, and returns
-    ``n`` rank numbers of this run. It must depend only on the values: it is called on whichever rank reads the rows, on some ranks often
-    and on others never, and each row is passed to it once. It must call neither Bivouac nor MPI. An exception in it ends the restart on
-    all ranks.
+    ``owners`` gets the values of some rows as an array of shape ``(n,)``, or ``(n, width)`` if a row has several values, and returns ``n``
+    rank numbers of this run. Its result must depend only on the values: it is called on whichever rank reads the rows, on some ranks often
+    and on others never, and each row is passed to it once. It must call neither Bivouac nor MPI. An exception in it ends the restart on all
+    ranks.
     """
 
     column: str
@@ -117,7 +117,7 @@ class _Asked:
         dtype = _type(numpy, kind)
 
         def call_owners(values, count, ranks, _):
-            # Entries that are not filled in name no rank, and loading then fails on all ranks.
+            # Entries that the function does not set name no rank, and loading then fails on all ranks.
             try:
                 if self.failure is not None:
                     return

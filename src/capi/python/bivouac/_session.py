@@ -28,7 +28,7 @@ class Level(enum.IntEnum):
     PROCESS = 1
     #: A reboot of the node: it is on node-local storage.
     NODE_REBOOT = 2
-    #: The loss of a node: copies or parity are on others.
+    #: The loss of a node: copies or parity are on other nodes.
     NODE_LOSS = 3
     #: The loss of all nodes: it is on the parallel file system.
     SYSTEM = 4
@@ -46,12 +46,12 @@ class Pin(enum.IntEnum):
 
 
 class Affinity(enum.IntEnum):
-    """Which parts of the affinity restarts bring back."""
+    """Which parts of the affinity a restart brings back."""
 
     FULL = 0
     THREADS = 1
     PAGES = 2
-    #: Neither.
+    #: Neither threads nor pages.
     CAPTURE = 3
 
 
@@ -65,7 +65,7 @@ class Keep(enum.IntEnum):
 
 
 class OnRestart(enum.IntEnum):
-    """What a restart does with a companion that is longer than the restored checkpoint recorded."""
+    """What a restart does with a companion that is longer than the length that the restored checkpoint recorded."""
 
     #: The restart truncates the file to that length.
     TRUNCATE = 0
@@ -127,8 +127,8 @@ class Session:
     such as ``{"global.directory": "/scratch/me"}``; later sources take precedence.
 
     Opening a session is collective, and blocks until all ranks have called. As a context manager, the session is closed at the end. An
-    exception leaves it open, unless it is one that all ranks get (:class:`RestartError`): closing waits for the other ranks, which may
-    never reach that point.
+    exception leaves the session open, unless all ranks get this exception (:class:`RestartError`). The reason is that closing waits for the
+    other ranks, which may never reach that point.
     """
 
     def __init__(self, comm=None, *, config_file=None, config_text=None, settings=None):
@@ -144,8 +144,8 @@ class Session:
             options.settings = (ctypes.c_char_p * (len(pairs) + 1))(*pairs, None)
         self._handle = c_void_p()
         self._protected = {}
-        # The arrays that are sent from where they are, and must not be freed until then; the number of marks; and whether a GPU is
-        # offloaded.
+        # The arrays that are sent from where they are, and must not be freed before they have been sent; the number of marks; and whether a
+        # GPU is offloaded.
         self._marked, self._marks, self._offloads = [], 0, False
         # The names of live regions, and the finalizer that waits for their copies if nobody closes the session.
         self._live, self._end = set(), None
@@ -181,12 +181,13 @@ class Session:
         """From now on :meth:`checkpoint` saves ``array`` and :meth:`restore` loads it. An array that is already protected under this name
         is replaced.
 
-        With ``live`` an array in host memory is copied after the checkpoint call, while the program continues: a write to a page that
-        has not been copied waits for that page. This pays off if little of the array is written soon after a checkpoint. Writes that are
-        not made by instructions of this process must be declared in advance (:meth:`writing`): MPI receives by a network card, transfers
-        from a GPU, other processes. So must all writes where ``offload.host_writes`` is ``"declared"``. See ``docs/OFFLOAD.md``.
+        With ``live`` an array in host memory is copied after the checkpoint call, while the program continues. A write to a page that has
+        not been copied waits until that page has been copied. Live copying pays off if little of the array is written soon after a
+        checkpoint. Writes that are not made by instructions of this process, such as MPI receives by a network card, transfers from a GPU
+        and writes by other processes, must be declared in advance (:meth:`writing`). Where ``offload.host_writes`` is ``"declared"``, all
+        writes must be declared. See ``docs/OFFLOAD.md``.
 
-        The session keeps a reference. Local; waits only if it replaces a live array, until that array has been copied.
+        The session keeps a reference. Local. If a live array is replaced, waits until that array has been copied; otherwise never waits.
         """
         found = memory(f"region {name!r}", array, True)
         if live and found.is_on_gpu:
@@ -203,9 +204,9 @@ class Session:
             self._live.discard(name)
 
     def boxes(self, shape, own=(), halo=0, behind=None, sparse=False):
-        """Says which elements of an array of ``shape`` this rank owns, and proves together with the other ranks that each element has one
-        owner. Returns :class:`Boxes`. Arrays that are protected or saved on these boxes can be restored on any number of ranks, and on
-        any other boxes of an array of that shape::
+        """Says which elements this rank owns in an array with the extents ``shape``, and proves together with the other ranks that each
+        element has one owner. Returns :class:`Boxes`. Arrays that are protected or saved on these boxes can be restored on any number of
+        ranks, and on any other boxes of an array of that shape::
 
             boxes = session.boxes((ny, nx), own=((first, 0), (rows, nx)), halo=1)
             session.protect_on("field", boxes, field)           # field.shape == (rows + 2, nx + 2)
@@ -220,15 +221,15 @@ class Session:
         return agreed(self, "bvk_boxes", lambda: Described(shape, own, halo, behind), sparse)
 
     def ids(self, total, own=(), sparse=False):
-        """Says which elements of an array of ``total`` numbered elements this rank owns, for example those of an unstructured mesh, and
+        """Says which elements this rank owns in an array of ``total`` numbered elements, such as the elements of an unstructured mesh, and
         proves together with the other ranks that each element has one owner. Returns :class:`Boxes`, whose memory is one array with an
         element for each number::
 
-            vertices = session.ids(total, own=mine)             # mine: numbers from 0 on, in any order
+            vertices = session.ids(total, own=mine)             # mine: numbers from 0 to total - 1, in any order
             session.protect_on("pressure", vertices, pressure)  # pressure[k] is that of vertex mine[k]
 
-        Arrays that are protected or saved on them can be restored on any number of ranks, and on any other lists of an array of the same
-        size. With ``sparse``, the lists of all ranks together need not contain all numbers.
+        Arrays that are protected or saved on these boxes can be restored on any number of ranks, and on any other lists of an array of the
+        same size. With ``sparse``, the lists of all ranks together need not contain all numbers.
 
         Collective; blocks until all ranks have called. Raises :class:`Error` on all ranks if an element has two owners or none.
         """
@@ -243,14 +244,15 @@ class Session:
         self._protects(name, found)
 
     def protect_shared(self, name, array):
-        """Like :meth:`protect`, for a small array that is the same on all ranks, such as a step or a time: less than 1 MiB, in host memory.
-        :meth:`restore` loads it on any number of ranks. If it differs on a rank, the checkpoint is abandoned. Local, never waits."""
+        """Like :meth:`protect`, for an array that is the same on all ranks, such as a step or a time. It must be in host memory and take
+        less than 1 MiB. :meth:`restore` loads it on any number of ranks. If it differs on a rank, the checkpoint is abandoned. Local, never
+        waits."""
         found = on_host(f"value {name!r}", array, True, "values are")
         call("bvk_protect_shared", self._handle, _text(name), found.address, found.count, found.kind)
         self._protects(name, found)
 
     def protect_per_rank(self, name, array, on_resize):
-        """Like :meth:`protect`, for a small array that is this rank's own: less than 1 MiB, in host memory. ``on_resize``
+        """Like :meth:`protect`, for an array that only this rank has. It must be in host memory and take less than 1 MiB. ``on_resize``
         (:class:`OnResize`) says what happens to it on a different number of ranks: :meth:`restore` is then refused, or leaves the array
         unchanged. Local, never waits."""
         found = on_host(f"value {name!r}", array, True, "values are")
@@ -262,7 +264,7 @@ class Session:
         self._live.discard(name)
 
     def unprotect(self, name):
-        """Ends the protection of a region. Local; waits only for a live region, until it has been copied."""
+        """Ends the protection of a region. Local. If the region is live, waits until it has been copied; otherwise never waits."""
         call("bvk_unprotect", self._handle, _text(name))
         self._protected.pop(name, None)
         self._live.discard(name)
@@ -279,7 +281,7 @@ class Session:
         call("bvk_set_stream", self._handle, stream or None)
 
     def should_checkpoint(self):
-        """Is it time for a checkpoint, by the configured interval? Collective: all ranks, once per step."""
+        """Is it time for a checkpoint, according to the configured interval? Collective: all ranks, once per step."""
         yes = c_int()
         call("bvk_should_checkpoint", self._handle, byref(yes))
         return bool(yes.value)
@@ -296,8 +298,8 @@ class Session:
         call("bvk_prepare", self._handle, size)
 
     def progress(self):
-        """Exchanges coordination messages; needed only if the session has no thread for that (``engine.progress = "stepped"``) and its
-        other calls are rare. Local."""
+        """Exchanges coordination messages; needed only if the session has no thread for these messages (``engine.progress = "stepped"``)
+        and other calls are rare. Local."""
         call("bvk_progress", self._handle)
 
     def pin(self, policy):
@@ -305,7 +307,7 @@ class Session:
         call("bvk_pin", self._handle, policy)
 
     def set_affinity(self, mode):
-        """Sets which parts of the affinity restarts bring back from now on (:class:`Affinity`). Local."""
+        """Sets which parts of the affinity a restart brings back from now on (:class:`Affinity`). Local."""
         call("bvk_set_affinity", self._handle, mode)
 
     def stats(self):
@@ -315,7 +317,7 @@ class Session:
         return {name: getattr(found, name) for name, _ in found._fields_ if name != "size"}
 
     def level_stats(self, level):
-        """Counters of this rank for one level (:class:`Level`), over all tiers that have it, as a dictionary. Local."""
+        """Counters of this rank for one level (:class:`Level`) as a dictionary, summed over all tiers that have this level. Local."""
         found = sized(_library.LevelStats)
         call("bvk_get_level_stats", self._handle, level, byref(found))
         return {name: getattr(found, name) for name, _ in found._fields_ if name != "size"}
@@ -332,10 +334,10 @@ class Session:
             reports.append(Report(name, found.version, Level(found.level), committed, reason))
 
     def checkpoint(self, name, version):
-        """Takes version ``version`` of the series ``name``, a checkpoint of all protected regions. Returns a :class:`Pending`.
+        """Takes a checkpoint of all protected regions, as version ``version`` of the series ``name``. Returns a :class:`Pending`.
 
         When this returns, the arrays may be changed, including live ones. Collective: all ranks, with the same name, version and regions
-        (lengths may differ); it does not wait for the others.
+        (lengths may differ). The call does not wait for the other ranks.
         """
         pending = c_void_p()
         call("bvk_checkpoint", self._handle, _text(name), _version(version), byref(pending))
@@ -357,10 +359,11 @@ class Session:
         return Checkpoint(self, handle)
 
     def companion(self, name, path=None, on_restart=OnRestart.TRUNCATE):
-        """Keeps an output file to which the program appends, such as a trajectory or a time series, consistent with the checkpoints of
-        the series ``name``. Each checkpoint records the length of the file at the capture (flush the file before it), with a digest of
-        its last 64 KiB. A restart brings the file back to that length, as ``on_restart`` says, so that what a run wrote after its last
-        checkpoint is not repeated. Call this once, before the restart; ranks that do not write a file pass no path::
+        """Keeps an output file consistent with the checkpoints of the series ``name``. The program appends to this file, which may be
+        a trajectory or a time series, for example. Each checkpoint records the length of the file at the capture (flush the
+        file before it), with a digest of its last 64 KiB. A restart brings the file back to that length, as ``on_restart`` says, so
+        that what a run wrote after its last checkpoint is not repeated. Call this once, before the restart; ranks that do not write a
+        file pass no path::
 
             energies = session.companion("heat", "energy.csv" if rank == 0 else None)
             is_restored = session.restore("heat") is not None
@@ -374,7 +377,7 @@ class Session:
         return Companion(self, _text(name), found)
 
     def restore(self, name, version=None):
-        """Loads version ``version`` of the series ``name``, or the newest that all ranks can load, into all protected regions.
+        """Loads version ``version`` (by default the newest that all ranks can load) of the series ``name`` into all protected regions.
 
         Returns :class:`Restored`, or None if there is nothing to restore. Collective; blocks until all ranks have loaded.
         """
@@ -400,23 +403,23 @@ class Session:
             room = 2 * count.value
 
     def offload(self, size=0, gpu=None):
-        """From now on checkpoints of arrays on GPU number ``gpu`` are *marked*: the arrays are sent from where they are while the program
-        continues, and the program declares what it is about to write to (:meth:`writing`). Without a number nothing is marked, so that a
+        """From now on checkpoints of arrays on GPU number ``gpu`` are *marked*: while the program continues, the arrays are sent from where
+        they are, and the program declares what it is about to write to (:meth:`writing`). Without a number nothing is marked, so that a
         program runs unchanged without a GPU.
 
         Node memory is prepared for marked checkpoints with ``size`` bytes of arrays. With 0 no memory is prepared, and the first
-        checkpoints are copied. From a checkpoint until the next one, all work that writes to a saved array must be declared, on every
-        stream, or the checkpoint is refused on all ranks. Marked arrays are kept alive until they have been sent. Local; blocks for about
+        checkpoints are copied. From a checkpoint until the next one, all work that writes to a saved array, on any stream, must be
+        declared, or the checkpoint is refused on all ranks. Marked arrays are kept alive until they have been sent. Local; blocks for about
         half a second per GiB.
         """
         call("bvk_offload", self._handle, NO_GPU if gpu is None else gpu, size)
         self._offloads = True
 
     def before_write(self, *arrays, stream=None):
-        """Declares that work that is enqueued on ``stream`` from now on, and until the next checkpoint, may write to ``arrays``: arrays,
-        views of them in any order, or a :class:`WriteSet`. ``stream`` is the address of a CUDA stream (0: the legacy default stream); the
-        default is the session's stream. The declared parts of live arrays in host memory have been copied when this returns. Arrays that
-        are not saved are ignored, and so are other arrays in host memory.
+        """Declares that work that is enqueued on ``stream`` between this call and the next checkpoint may write to ``arrays``: arrays,
+        views of arrays (with their elements in any order), or a :class:`WriteSet`. ``stream`` is the address of a CUDA stream (0: the
+        legacy default stream); the default is the session's stream. The declared parts of live arrays in host memory have been copied when
+        this returns. Arrays that are not saved are ignored, and so are other arrays in host memory.
 
         This must not be called while the stream is captured into a CUDA graph: declare everything that a graph writes to before each
         launch of the graph. Local, never waits for a GPU.
@@ -454,9 +457,9 @@ class Session:
         return WriteSet(self, handle)
 
     def settle(self):
-        """Waits until all marked arrays have been sent, and all live arrays have been copied. Call it before something that cannot be
-        declared writes to them, such as another process or another GPU. Local; blocks for the transfer, at full speed, and for the
-        copy."""
+        """Waits until all marked arrays have been sent, and all live arrays have been copied. Call this method before a write to these
+        arrays that cannot be declared, such as a write by another process or another GPU. Local; blocks for the transfer, at full speed,
+        and for the copy."""
         call("bvk_settle", self._handle)
         self._marked.clear()
 
@@ -503,7 +506,7 @@ class Pending:
         return Level(reached.value)
 
     def wait(self, level):
-        """Waits until the checkpoint is committed at ``level`` or a higher one, and returns that level. Any thread.
+        """Waits until the checkpoint is committed at ``level`` or a higher one, and returns the level at which it is committed. Any thread.
 
         Raises :class:`NotCommittedError` as soon as it is known that the level will not be reached.
         """
@@ -529,8 +532,8 @@ class Companion:
 
     @property
     def path(self):
-        """The path to which the program writes the file now; None on a rank that has no such file. Read it again after a restart, which
-        may have started another file."""
+        """The path to which the program writes the file now; None on a rank that has no such file. Ask for the path again after a restart,
+        which may have started another file."""
         if self._path is None:
             return None
         return _library.path("bvk_companion_path", self._session._handle, self._name, self._path)
@@ -583,8 +586,8 @@ class Checkpoint:
             checkpoint.save_rows("electrons", {"x": x, "v": v, "id": id})      # v.shape == (len(x), 3)
 
         ``bounds``, a pair of the least and the greatest coordinates, is recorded, but not used otherwise. Any number of ranks can load
-        the rows (:meth:`Attempt.load_rows`). The capture reads them, not :meth:`hold`. The arrays must be in host memory. Local, never
-        waits."""
+        the rows (:meth:`Attempt.load_rows`). The rows are read by the capture, not by :meth:`hold`. The arrays must be in host memory.
+        Local, never waits."""
         found = DescribedRows(name, columns, bounds)
         call("bvk_save_rows", self._handle, _text(name), byref(found.rows))
         self._saved.append(found)
@@ -597,7 +600,7 @@ class Checkpoint:
             with checkpoint.open("tree") as file:
                 pickle.dump(tree, file)
 
-        Collective: on all ranks or on none, with the same names; lengths may differ. It does not wait for the others."""
+        Collective: on all ranks or on none, with the same names; lengths may differ. The call does not wait for the other ranks."""
         return Writer(self._handle, _text(name))
 
     def route(self, name):
@@ -609,7 +612,7 @@ class Checkpoint:
                 file["temperature"] = temperature
 
         If the library can write to a Python file object, :meth:`open` avoids the detour. Collective: on all ranks or on none, with the
-        same names; lengths may differ. It does not wait for the others."""
+        same names; lengths may differ. The call does not wait for the other ranks."""
         return _library.path("bvk_route", self._handle, _text(name))
 
     def save_protected(self):
@@ -617,8 +620,8 @@ class Checkpoint:
         call("bvk_save_protected", self._handle)
 
     def hold(self):
-        """Copies host arrays, added with :meth:`save`, to their place in the checkpoint. They may be changed as soon as this returns,
-        before the capture. Collective: on all ranks or on none; returns without waiting for the others."""
+        """Copies into the checkpoint the host arrays that were added with :meth:`save`. These arrays may be changed as soon as this method
+        returns, before the capture. Collective: on all ranks or on none; returns without waiting for the other ranks."""
         call("bvk_hold", self._handle)
 
     def save_history(self, history):
@@ -626,9 +629,9 @@ class Checkpoint:
         call("bvk_save_history", self._handle, history._handle)
 
     def reduce(self, name, method):
-        """Chooses the method by which files reuse earlier files for region ``name`` of this checkpoint, instead of the configured one:
-        "full", "basic", "list", "tree" or "auto". It has an effect only where ``reduction.method`` or ``reduction.regions`` asks for one.
-        Local."""
+        """Chooses "full", "basic", "list", "tree" or "auto" as the method by which files reuse earlier files for region ``name`` of this
+        checkpoint. This method replaces the configured one. The choice has an effect only where ``reduction.method`` or
+        ``reduction.regions`` asks for a method. Local."""
         call("bvk_reduce", self._handle, _text(name), _text(method))
 
     def capture(self):
@@ -749,7 +752,7 @@ class Restart:
             raise
 
     def _give_up(self):
-        """Ends the restart on all ranks, whatever they have loaded, and returns the error that it ended with, if any."""
+        """Ends the restart on all ranks, whatever they have loaded, and returns the error that the restart ended with, if any."""
         if self._handle:
             try:
                 self._end(-1)
@@ -804,8 +807,9 @@ class Attempt:
         call("bvk_load", self._restart._handle, _text(name), found.address, found.count, found.kind)
 
     def open(self, name):
-        """Returns a seekable binary file to read region ``name`` from: one that :meth:`Checkpoint.open` has written, or any other array.
-        Every block is checked before a byte of it is returned. Local; blocks on the tier that holds the copy, and so does reading::
+        """Returns a seekable binary file to read region ``name`` from. The region is one that :meth:`Checkpoint.open` has written, or any
+        other array. Every block is checked before a byte of it is returned. Local; blocks on the tier that holds the copy, and so does
+        reading::
 
             with attempt.open("tree") as file:
                 tree = pickle.load(file)
@@ -831,14 +835,14 @@ class Attempt:
         OnBoxes(name, boxes, array, True).call("bvk_load_boxes_on", self._restart._handle, _text(name))
 
     def load_shared(self, name, array):
-        """Loads a value that all ranks share into an array of the same length and type. Collective if a different number of ranks took
-        the checkpoint."""
+        """Loads a value that all ranks share. ``array`` must have the length and the type of the value. Collective if a different number of
+        ranks took the checkpoint."""
         found = on_host(f"value {name!r}", array, True, "values are")
         call("bvk_load_shared", self._restart._handle, _text(name), found.address, found.count, found.kind)
 
     def load_per_rank(self, name, array):
-        """Loads a value that this rank has saved as its own into an array of the same length and type. The same number of ranks must have
-        taken the checkpoint. Local."""
+        """Loads a value that this rank has saved as its own. ``array`` must have the length and the type of the value. The same number of
+        ranks must have taken the checkpoint. Local."""
         found = on_host(f"value {name!r}", array, True, "values are")
         call("bvk_load_per_rank", self._restart._handle, _text(name), found.address, found.count, found.kind)
 
@@ -850,9 +854,9 @@ class Attempt:
         return ranks.value
 
     def of_ranks(self, name, first, array):
-        """Loads the values that some of the ranks that took the checkpoint have saved with :attr:`OnResize.ASK`: the value of rank
-        ``first`` into ``array[0]``, that of the next rank into ``array[1]``, and so forth. Each rank may ask for any of them; a rank that
-        wants none passes an empty array. Collective."""
+        """Loads the values that some old ranks (those that took the checkpoint) saved with :attr:`OnResize.ASK`: the value of old rank
+        ``first`` into ``array[0]``, that of the next old rank into ``array[1]``, and so forth. Each rank may ask for the values of any old
+        ranks; a rank that wants none passes an empty array. Collective."""
         found = on_host(f"value {name!r}", array, True, "values are")
         if not found.shape:
             raise ValueError(f"value {name!r}: the array has no dimension that counts ranks")
@@ -875,9 +879,10 @@ class Attempt:
         return loaded(self._restart._handle, name, how, dtypes)
 
     def parts(self, name, first=0, count=None):
-        """What ``count`` of the ranks that took the checkpoint, starting with rank ``first``, had of an array on boxes or of rows: a list
-        of :class:`BoxesPart`, :class:`IdsPart` or :class:`RowsPart`. Without ``count``, the list covers all ranks starting with
-        ``first``. Each rank may ask for any of them. Nothing is loaded. Collective."""
+        """Returns which part of an array on boxes, or which rows, each of ``count`` old ranks had, starting with old rank ``first``. Old
+        ranks are the ranks that took the checkpoint. The result is a list of :class:`BoxesPart`, :class:`IdsPart` or :class:`RowsPart`.
+        Without ``count``, the list covers all old ranks starting with ``first``. Each rank may ask for any old ranks. Nothing is loaded.
+        Collective."""
         return parts(self._restart._handle, name, first, self.saved_ranks - first if count is None else count)
 
     def load_protected(self):
@@ -907,8 +912,8 @@ class Attempt:
 
     def __exit__(self, kind, error, trace):
         if kind is None:
-            # From here, a body that was left by `break` or `return` looks the same. The attempt counts when the loop asks for the next
-            # one.
+            # Seen from here, a body that was left by `break` or `return` looks like one that ran to its end. The attempt counts when the
+            # loop asks for the next one.
             return False
         if self._ended:
             return False

@@ -95,14 +95,14 @@ const SEATS_FILE: &str = "seats";
   bivouac run --probe 'ping -c 1 -W 1 {host}' --hostfile nodes.txt -- mpirun -n 8 ./simulation
   bivouac halt bivouac-run --after 2                       from elsewhere: end after two more checkpoints
 
-The launcher may be Open MPI's or MPICH's mpirun or mpiexec, or srun, or flux run. Its host list is replaced for each
+The launcher may be mpirun or mpiexec (of Open MPI or MPICH), srun, or flux run. Its host list is replaced for each
 attempt. Any other program is started unchanged and never moved. Without --ranks, the number of ranks is the same in
 all attempts.
 
 With --ranks, the number of ranks is the largest allowed number for which the hosts have slots. It replaces the
 launcher's -n, and {ranks} in all words of the command. If there is no spare for a lost host, the job continues with
 fewer ranks, and with more again at a later launch if hosts answer again. `bivouac halt DIR --resize N` asks for N
-ranks. All this works only if the newest checkpoints can be restored on any number of ranks: `bivouac status` says
+ranks. All this works only if the newest checkpoints can be restored on any number of ranks. `bivouac status` says
 whether they can, and docs/ELASTIC.md has more.
 
 The hosts come from --hosts or --hostfile, or else from the launcher's own options, or else from the batch system
@@ -112,7 +112,7 @@ given, they are filled in so that the hosts other than the spares can together h
 After an attempt, the first of these rules that applies decides what happens:
   the user interrupted the job                                 stop, 130
   the program ended successfully                               stop, 0
-  it was asked to end, or a halt condition is met              stop, 10
+  the program was asked to end, or a halt condition is met     stop, 10
   --fruitless attempts in a row committed no newer checkpoint
   although all nodes answer                                    stop, 12 (14 if the watchdog ended the last attempt)
   all restarts are used up                                     stop, 11 (14 if the watchdog ended the last attempt)
@@ -133,7 +133,7 @@ pub struct Args {
     /// Relaunch the job at most N times
     #[arg(long, default_value_t = 3, value_name = "N")]
     restarts: u32,
-    /// Stop after N attempts in a row that committed no newer checkpoint although all nodes answer
+    /// Stop after N consecutive attempts that committed no newer checkpoint although all nodes answer
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     fruitless: u32,
     /// Reserve the last N hosts until they are needed

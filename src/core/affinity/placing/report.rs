@@ -82,7 +82,7 @@ pub struct PlaceReport {
     pub populated: u64,
     /// Pages that were moved from another node. Each page of a huge page counts.
     pub migrated: u64,
-    /// Pages that were dropped, contents and all, because they were wanted on another node than the rest of a huge page.
+    /// Pages that were dropped, contents and all, because they were wanted on a different node from the rest of their huge page.
     pub dropped: u64,
 }
 

@@ -121,7 +121,7 @@ impl std::fmt::Display for Wrong {
 /// An owner's result for its cells of one window.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Joined {
-    /// The runs that each reader sends of each list.
+    /// The runs of each list that each reader sends.
     pub runs: BTreeMap<(Rank, Rank), Vec<Run>>,
     /// How many numbers are wanted in these cells; a number counts as often as it is wanted.
     pub wanted: u64,
@@ -147,7 +147,7 @@ impl Counter {
         Counter { windows, place: (window, rank), total, has: Vec::new(), wants: Vec::new() }
     }
 
-    /// Takes a post of a rank; `None` if it is truncated, or concerns a cell of another rank or window, or numbers that no element has.
+    /// Takes a post from a rank; `None` if it is truncated, or concerns a cell of another rank or window, or numbers that no element has.
     pub fn take(&mut self, from: Rank, mut bytes: &[u8]) -> Option<()> {
         let said = match numbers::take(&mut bytes)? {
             0 => Said::Wants,
@@ -172,7 +172,7 @@ impl Counter {
         Some(())
     }
 
-    /// Looks at all posts, after all have arrived: the first number that two ranks have, if there is one.
+    /// Finds the first number that two ranks have, if there is one. All posts must have arrived.
     pub fn twice(&mut self) -> Option<Wrong> {
         self.has.sort_unstable();
         // The offer that reaches farthest so far.

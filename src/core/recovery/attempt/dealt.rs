@@ -34,11 +34,11 @@ pub(super) struct Hands<'r> {
 }
 
 impl Attempt {
-    /// Loads a region into this rank's part of an array, on this or any other decomposition of an array of the same shape. `memory` holds
-    /// the rank's box, including the ghost cells that the decomposition defines. Ghost cells are left as they are.
+    /// Loads a region into this rank's part of an array. The region may have been saved on `on`, or on any other decomposition of an array
+    /// of the same shape. `memory` holds the rank's box, including the ghost cells that `on` defines. Ghost cells are left as they are.
     ///
     /// # Collective
-    /// Local if the region was saved on this decomposition. Otherwise all ranks: they must load the same regions in the same order.
+    /// Local if the region was saved on `on`. Otherwise all ranks: they must load the same regions in the same order.
     ///
     /// # Blocking
     /// On the tier that holds the copy; if the call is collective, on the tiers that hold the shards, and until all ranks have called.
@@ -46,8 +46,8 @@ impl Attempt {
     /// # Errors
     /// The same as for [`Attempt::load`]. [`LoadError::Region`]: the memory does not have the length of the box with its ghost cells, or
     /// this rank owns several boxes (use [`Attempt::load_boxes_on`] for these). [`LoadError::Decomposition`]: the region was saved without
-    /// a decomposition, on an array of another shape, or on boxes when `on` has lists of numbers, or the reverse. [`LoadError::Others`], on
-    /// all ranks alike, if they load together.
+    /// a decomposition, on an array of another shape, on boxes although `on` has lists of numbers, or on lists of numbers although `on` has
+    /// boxes. [`LoadError::Others`], on all ranks alike, if they load together.
     pub fn load_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &mut [T]) -> Result<(), LoadError> {
         match on.boxes() {
             0 if memory.is_empty() => self.load_boxes_on::<T>(name, on, &mut []),
@@ -95,7 +95,7 @@ impl Attempt {
     ///
     /// # Errors
     /// The same as for [`Attempt::load_on`]; [`LoadError::Region`] also if the memory ends inside an element. [`LoadError::Device`] if the
-    /// device fails: another copy or an older checkpoint would not help. If all ranks load together, all ranks are told
+    /// device fails. Another copy or an older checkpoint would not help then. If all ranks load together, all ranks are told
     /// ([`LoadError::Others`]).
     pub fn load_device_on<T: Element>(
         &mut self,

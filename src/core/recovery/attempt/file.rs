@@ -32,7 +32,7 @@ impl Attempt {
     /// On the tier that holds the copy, and on node-local storage.
     ///
     /// # Errors
-    /// [`LoadError::Missing`], [`LoadError::Mismatch`] if the region is a value, [`LoadError::NoCopy`]. [`LoadError::File`]: the file
+    /// [`LoadError::Missing`]; [`LoadError::Mismatch`] if the region is a value; [`LoadError::NoCopy`]; [`LoadError::File`] if the file
     /// cannot be written.
     pub fn route(&mut self, name: &str) -> Result<PathBuf, LoadError> {
         let folder = match (&self.routed, &self.opener) {

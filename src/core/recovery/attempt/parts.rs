@@ -43,9 +43,9 @@ pub enum RankPart {
 }
 
 impl Attempt {
-    /// Returns the parts that some old ranks had of an array ([`CheckpointBuilder::save_on`](crate::CheckpointBuilder::save_on)), or of a
-    /// set of rows ([`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows)), in the order of these ranks. Each rank may ask
-    /// for any of the [`Attempt::saved_ranks`] old ranks, and needs memory for the answer. Nothing is loaded.
+    /// Returns the parts of an array ([`CheckpointBuilder::save_on`](crate::CheckpointBuilder::save_on)) or of a set of rows
+    /// ([`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows)) that some old ranks had, in the order of these ranks. Each
+    /// rank may ask for any of the [`Attempt::saved_ranks`] old ranks, and needs memory for the answer. Nothing is loaded.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
@@ -66,11 +66,12 @@ impl Attempt {
     /// All ranks; a rank that wants no part asks for an empty range.
     ///
     /// # Blocking
-    /// On the tiers that hold the shards, and until all ranks have called. Boxes arrive in pages, each of which takes a round of all ranks.
+    /// On the tiers that hold the shards, and until all ranks have called. Boxes arrive in pages. For each
+    /// page, all ranks exchange messages once.
     ///
     /// # Errors
-    /// [`LoadError::Missing`]: the checkpoint has neither an array nor a set of that name. [`LoadError::Decomposition`]: the region is
-    /// neither. [`LoadError::Others`], on all ranks alike.
+    /// [`LoadError::Missing`]: the checkpoint has neither an array nor a set of that name. [`LoadError::Decomposition`]: there is a
+    /// region of that name, but it has no parts. [`LoadError::Others`], on all ranks alike.
     pub fn parts(&mut self, name: &str, ranks: Range<u32>) -> Result<Vec<RankPart>, LoadError> {
         let (rank, key, of) = (self.rank, self.key, self.saved_ranks());
         let is_region = self.regions()?.iter().any(|(region, _)| region == name);

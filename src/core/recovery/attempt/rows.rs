@@ -17,9 +17,9 @@ pub enum How<'o> {
     Own,
     /// All rows, spread evenly in the order of the ranks that saved them.
     Even,
-    /// A range of the rows in that order. The ranges of different ranks may overlap, and may leave rows out.
+    /// A range of the rows, in the order of the ranks that saved them. The ranges of different ranks may overlap, and may leave rows out.
     Range(Range<u64>),
-    /// The rows that the program assigns to this rank: [`How::by`].
+    /// The rows that the program assigns to this rank (see [`How::by`]).
     By(ByOwner<'o>),
 }
 
@@ -32,10 +32,10 @@ pub struct ByOwner<'o> {
 }
 
 impl<'o> How<'o> {
-    /// Lets a function say which rank gets each row, by the values of a column. The function is called on the ranks that read the rows, in
-    /// batches, and sees each row once. It receives the values of the column in some rows, `width` values for each row, and fills in the
-    /// number of a rank for each. Rows arrive in the order of the ranks that saved them, and within that in the order in which they were
-    /// saved.
+    /// Lets a function say which rank gets each row, depending on the values in a column. The function is called on the ranks that read the
+    /// rows, in batches, and sees each row once. It receives the values of the column in some rows (`width` values for each row), and fills
+    /// in the number of a rank for each row. Rows arrive in the order of the ranks that saved them; the rows of each of these ranks arrive
+    /// in the order in which they were saved.
     ///
     /// ```
     /// use bivouac_core::How;
@@ -174,7 +174,7 @@ impl Attempt {
         Ok(DealtRows { set: name.into(), count, dealing })
     }
 
-    /// The columns of a set, with the type of their elements and how many of them a row has. Local.
+    /// The columns of a set, each with its element type and its number of elements in a row. Local.
     ///
     /// # Errors
     /// [`LoadError::Missing`]: there is no such set. [`LoadError::Decomposition`]: it was not saved with `save_rows`. [`LoadError::NoCopy`].

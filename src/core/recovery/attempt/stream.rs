@@ -125,7 +125,7 @@ impl Attempt {
     /// On the tier that holds the copy. Each read may block in the same way.
     ///
     /// # Errors
-    /// [`LoadError::Missing`], [`LoadError::Mismatch`] if the region is a value, [`LoadError::NoCopy`]. Reading fails with an [`io::Error`]
+    /// [`LoadError::Missing`]; [`LoadError::Mismatch`] if the region is a value; [`LoadError::NoCopy`]. Reading fails with an [`io::Error`]
     /// that holds a [`LoadError`]. If the cause is damage, all ranks continue with the next version, whatever the program makes of the
     /// error.
     pub fn reader(&mut self, name: &str) -> Result<RegionReader<'_>, LoadError> {

@@ -12,7 +12,7 @@ impl Attempt {
     /// Loads any elements of an array that was saved on a decomposition. A rank may ask for ghost cells, for elements that other ranks load
     /// too, or for nothing. Bivouac proves only that the elements were saved.
     ///
-    /// `wanted` says which elements these are: boxes, each with its own memory, or numbers, with one memory in the order of the list. The
+    /// `wanted` says which elements these are: boxes (each with its own memory) or numbers (with one memory, in the order of the list). The
     /// ghost cells of `wanted` surround a box in memory and are left as they are; ghost cells that are to be loaded must be part of the
     /// box.
     ///

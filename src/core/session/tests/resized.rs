@@ -156,12 +156,12 @@ fn primes_zeros_single_cells_100000_boxes() {
     }
 }
 
-/// After firedrake#2457: parts came back in another order after a second cycle on the same number of ranks. Here, boxes are given in the
-/// program's own order.
+/// Based on firedrake#2457: parts came back in another order after a second cycle on the same number of ranks. Here, boxes are given in
+/// the program's own order.
 #[test]
 fn two_cycles_on_n_keep_each_ranks_parts() {
     let bed = Bed::new();
-    // The boxes of one of four ranks are every fourth row, the last one first; some rows are halves in the wrong order.
+    // Each of four ranks has every fourth row as its boxes, the last one first; some rows are cut into two boxes in the wrong order.
     let parts = |rank: u32| -> Vec<([u64; 2], [u64; 2])> {
         let rows = (0..96).rev().filter(|row| row % 4 == u64::from(rank));
         let halves = |row: u64| match row % 3 {

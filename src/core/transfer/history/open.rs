@@ -40,7 +40,7 @@ impl Caches {
     /// Reserves the GPU cache on `device`, maps its first step, and starts the threads that make the rest ready.
     ///
     /// # Blocking
-    /// For the first step of mapping, which takes well below a millisecond. With turns at links (`stagger.bursts`), also for a look at the
+    /// For the first step of mapping, which takes well under a millisecond. With turns at links (`stagger.bursts`), also for a look at the
     /// node's topology, which takes some tens of milliseconds.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Caches {
         History { shared: self.shared.clone(), id, name: name.into(), keep }
     }
 
-    /// Host memory of the caches, in bytes: leased, and the pinned part of that.
+    /// How much host memory the caches have leased, and how much of that is pinned, in bytes.
     pub fn host_bytes(&self) -> (u64, u64) {
         self.shared.host_bytes()
     }

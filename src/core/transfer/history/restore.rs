@@ -137,7 +137,7 @@ impl History {
     /// GPU cache, and all of whose named fields are in device memory, is copied in the stream's order. Its digests are compared when the
     /// copy has ended. For any other version, the call waits.
     ///
-    /// Such a copy keeps its place in the GPU cache until the next call notes that the copy has ended.
+    /// Such a version keeps its place in the GPU cache until the next call notes that the copy has ended.
     ///
     /// # Errors
     /// The same as for [`History::restore`].
@@ -266,9 +266,9 @@ impl History {
         }
     }
 
-    /// Waits for enqueued restores and appends ([`Return::Enqueued`]), and reports an error of an enqueued restore that has not been
-    /// reported yet. If there are several, they are reported one by one, oldest first, until the answer is `Ok`. Call this before results
-    /// leave the program, including into a checkpoint.
+    /// Waits for enqueued restores and appends ([`Return::Enqueued`]), and reports an unreported error of an enqueued restore, if
+    /// there is one. If there are several such errors, each call reports one, oldest first, until the answer is `Ok`. Call this before
+    /// results leave the program, including into a checkpoint.
     ///
     /// # Collective
     /// Local.

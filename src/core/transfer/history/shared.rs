@@ -369,7 +369,7 @@ impl History {
         std::mem::take(&mut self.shared.lock().trace.spans)
     }
 
-    /// Waits until every flush has ended for which there is room below, even in host memory that is still being made ready.
+    /// Waits for the end of every flush for which there is room below, including room in host memory that is still being made ready.
     ///
     /// # Blocking
     /// For the slowest tier.

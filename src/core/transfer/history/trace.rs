@@ -74,7 +74,7 @@ pub struct HistoryStats {
     pub hits: u64,
     /// Bytes that checkpoints captured from device, host and file ([`CheckpointBuilder::save_history`](crate::CheckpointBuilder::save_history)).
     pub sealed_bytes: [u64; 3],
-    /// Host memory in bytes: leased, and the pinned part of that.
+    /// How much host memory is leased, and how much of that is pinned, in bytes.
     pub host_bytes: (u64, u64),
     /// Node memory pinned for slots of checkpoints.
     pub slot_bytes_pinned: u64,

@@ -44,13 +44,13 @@ pub(crate) struct OffloadSpec {
 /// [`Session::offload`](crate::Session::offload) creates it.
 ///
 /// [`CheckpointBuilder::with_offload`](crate::CheckpointBuilder::with_offload) notes the content that the regions have once the work
-/// enqueued on a stream has run. From then until the next mark, the program declares the memory to which it is about to write, ahead of the
-/// work that writes there, with [`Offload::before_write`], or with [`Offload::before`] and a [`WriteSet`]. Neither call waits: what has not
+/// enqueued on a stream has run. From then until the next mark, the program calls [`Offload::before_write`], or [`Offload::before`] with a
+/// [`WriteSet`], to declare the memory to which it is about to write, ahead of the work that writes there. Neither call waits: what has not
 /// been sent yet is copied into a buffer on the device, or the stream of the work waits for the transfer. Before memory of a region is
 /// freed, call [`Offload::settle`].
 ///
-/// The digests of the blocks reveal a write that was not declared (`offload.audit`). That checkpoint is then refused on all ranks, with the
-/// region and the bytes.
+/// The digests of a checkpoint's blocks reveal a write that was not declared (`offload.audit`). The checkpoint is then refused on all
+/// ranks, and the reason names the region and the bytes.
 ///
 /// ```no_run
 /// # fn f(session: &bivouac::Session, device: std::sync::Arc<dyn bivouac::device::Device>, launch: impl Fn(u64),
@@ -190,8 +190,8 @@ impl Offload {
         self.offloader.before(&set.spans, stream)
     }
 
-    /// Waits until no marked checkpoint needs live memory any more. Call this before memory of regions is freed, or written to in a way
-    /// that cannot be declared, by another process or another device.
+    /// Waits until no marked checkpoint needs live memory any more. Call this before memory of regions is freed, and before it is
+    /// written to in a way that cannot be declared, such as by another process or another device.
     ///
     /// # Collective
     /// Local.
@@ -202,8 +202,8 @@ impl Offload {
         self.offloader.settle();
     }
 
-    /// Makes node memory ready for marked shards with `bytes` of regions, in device and host memory together: reserves, touches and pins
-    /// it. Without this call, the first checkpoints are copied, as with
+    /// Reserves, touches and pins node memory for marked shards. `bytes` is the size of a shard's regions, in device and host memory
+    /// together. Without this call, the first checkpoints are copied, as with
     /// [`CheckpointBuilder::with_device`](crate::CheckpointBuilder::with_device), and their slots are pinned for later checkpoints. The
     /// memory is for two shards, and for a third if other levels or redundancy read them and this rank's share of node memory has room for
     /// three. Open histories before this call: a history that is opened later may take this memory.
