@@ -712,6 +712,9 @@ int bvk_log(int level);
 // overwrite these regions. Regions on an offloaded GPU may be overwritten once the write has been declared (`bvk_offload`), and live
 // regions as `bvk_set_live` says. The ranks agree on the checkpoint in the background; see `bvk_wait` and `bvk_next_report`.
 //
+// Versions should grow within a run, because a restart takes the largest one as the newest. If a version is taken twice, both checkpoints
+// are stored, and a restart takes the second one.
+//
 // Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the other ranks.
 // Blocks for the copy; if regions are live, also for the live copy of the previous checkpoint; and if node memory is full, also for room
 // there, for at most `timeouts.room`.

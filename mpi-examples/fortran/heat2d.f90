@@ -69,7 +69,7 @@ program heat2d
   else
     call print_digest()
   end if
-  call check(bvk_close(session), 'bvk_close')
+  if (bvk_close(session) < 0) write (error_unit, '(2a)') 'bvk_close: ', bvk_error_text()
   call MPI_Finalize()
 
 contains

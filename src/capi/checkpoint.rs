@@ -215,7 +215,8 @@ unsafe fn hand_out(pending: Pending, place: *mut *mut PendingHandle) -> c_int {
     BVK_OK
 }
 
-/// Takes a checkpoint of all protected regions, as version `version` of the series `name`. When the call returns, the application may
+/// Takes a checkpoint of all protected regions, as version `version` of the series `name` (1 to 128 bytes without `/` or control
+/// characters, not starting with a dot). When the call returns, the application may
 /// overwrite these regions. Regions on an offloaded GPU may be overwritten once the write has been declared (`bvk_offload`), and live
 /// regions as `bvk_set_live` says. The ranks agree on the checkpoint in the background; see `bvk_wait` and `bvk_next_report`.
 ///

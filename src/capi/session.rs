@@ -355,8 +355,8 @@ pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation:
     })
 }
 
-/// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, and `bvk_restore` loads them. The memory may be on
-/// the host or on a GPU. A region of this name that is already protected is replaced, so make this call again after a reallocation (before
+/// Protects `count` elements at `data` as region `name` (1 to 256 bytes without control characters, not beginning with `.bivouac/`):
+/// `bvk_checkpoint` saves them, and `bvk_restore` loads them. The memory may be on the host or on a GPU. A region of this name that is already protected is replaced, so make this call again after a reallocation (before
 /// the reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the
 /// background.
 ///

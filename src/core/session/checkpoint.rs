@@ -263,7 +263,7 @@ impl<'a> CheckpointBuilder<'a> {
     ///
     /// # Blocking
     /// For enqueued copies into the GPU cache. Later, [`CheckpointBuilder::capture`] blocks for the transfers from GPU memory, host memory
-    /// and the file.
+    /// and the file that holds versions of the history.
     ///
     /// # Errors
     /// [`Error::Region`]: a name is unusable or is already in use, or a field ends inside an element. [`Error::History`]: the device has

@@ -324,7 +324,7 @@ fn a_run_that_goes_back_twice_keeps_what_it_took_last() {
     assert_eq!(kept, expected, "version 4 was taken first, and 5 and 6 after it");
 }
 
-/// Two jobs, or two halves of a communicator, open at the same moment, and each finds that it can write to the directory.
+/// Two jobs, or two halves of a communicator, open sessions at the same moment, and each finds that it can write to the directory.
 #[test]
 fn sessions_that_try_a_local_directory_at_the_same_moment_all_keep_it() {
     let bed = Bed::new();
@@ -346,7 +346,7 @@ fn sessions_that_try_a_local_directory_at_the_same_moment_all_keep_it() {
     });
 }
 
-/// Lets no probe file get its final name before two probe files are being written.
+/// Keeps each probe file from getting its final name until two probe files are being written.
 #[derive(Default)]
 struct Together {
     written: Mutex<u32>,
