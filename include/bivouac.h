@@ -512,8 +512,8 @@ int bvk_close(bvk_session_t *session);
 // `generation` points to a number.
 int bvk_generation(bvk_session_t session, uint64_t *generation);
 
-// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, and `bvk_restore` loads them. The memory may be on
-// the host or on a GPU. A region of this name that is already protected is replaced, so make this call again after a reallocation (before
+// Protects `count` elements at `data` as region `name` (1 to 256 bytes without control characters, not beginning with `.bivouac/`):
+// `bvk_checkpoint` saves them, and `bvk_restore` loads them. The memory may be on the host or on a GPU. A region of this name that is already protected is replaced, so make this call again after a reallocation (before
 // the reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the
 // background.
 //
@@ -708,7 +708,8 @@ int bvk_next_report(bvk_session_t session,
 // Errors: `BVK_ERR_ARGUMENT`.
 int bvk_log(int level);
 
-// Takes a checkpoint of all protected regions, as version `version` of the series `name`. When the call returns, the application may
+// Takes a checkpoint of all protected regions, as version `version` of the series `name` (1 to 128 bytes without `/` or control
+// characters, not starting with a dot). When the call returns, the application may
 // overwrite these regions. Regions on an offloaded GPU may be overwritten once the write has been declared (`bvk_offload`), and live
 // regions as `bvk_set_live` says. The ranks agree on the checkpoint in the background; see `bvk_wait` and `bvk_next_report`.
 //
