@@ -19,9 +19,9 @@
 // with the length that it has. Objects are referenced, not copied: unprotect an object before its lifetime ends, or end the session
 // first.
 //
-// Errors are thrown as bivouac::error, which has the status of bivouac.h and the text of the error. Functions marked Collective are
-// called by all ranks in the same order. A rank that throws inside such a function has told the other ranks, and none of them waits
-// for it.
+// Errors are thrown as bivouac::error, which contains a status as defined in bivouac.h and the text of the error. Functions
+// marked Collective are called by all ranks in the same order. A rank that throws inside such a function has told the other
+// ranks, and none of them waits for it.
 #ifndef BIVOUAC_HPP
 #define BIVOUAC_HPP
 
@@ -51,7 +51,7 @@
 
 namespace bivouac {
 
-// How safe a checkpoint is.
+// How safe a checkpoint is. Each level names what the checkpoint is safe from.
 enum class level : int {
     captured = BVK_LEVEL_CAPTURED,        // from the application's next write
     process = BVK_LEVEL_PROCESS,          // from killed processes
@@ -506,7 +506,7 @@ public:
         try {
             load_(in);
         } catch (...) {
-            // A failed read counts as damage, whatever the application does with it.
+            // A failed read counts as damage, however the application handles the failure.
             if (!buffer.failed()) throw;
         }
         return !buffer.failed();
@@ -781,11 +781,11 @@ private:
 struct restored {
     bool found = false;
     std::uint64_t version = 0;
-    std::uint64_t generation = 0;  // the run that took it
-    std::uint64_t bytes = 0;       // that this rank read
+    std::uint64_t generation = 0;  // the number of the run that took the version
+    std::uint64_t bytes = 0;       // the bytes that this rank read
     double seconds = 0;
-    bivouac::level level = bivouac::level::captured;  // of the farthest tier that this rank read from
-    int ranks = 0;                 // that took it
+    bivouac::level level = bivouac::level::captured;  // the level of the farthest tier that this rank read from
+    int ranks = 0;                 // the number of ranks that took the version
 
     explicit operator bool() const noexcept { return found; }
 };
@@ -795,11 +795,11 @@ enum class verdict : int { unknown = -1, abandoned = 0, committed = 1 };
 
 // The verdict on one level of one checkpoint.
 struct report {
-    std::string name;  // empty: a configured tier that cannot be used
+    std::string name;  // empty if the report is about a configured tier that cannot be used
     std::uint64_t version;
     bivouac::level level;
     bivouac::verdict verdict;
-    std::string reason;  // why it was not committed
+    std::string reason;  // why the level was not committed
 };
 
 // How a session is configured. If nothing is set, the environment alone configures it.
@@ -971,8 +971,8 @@ public:
         keep(name, new detail::shared_place(new detail::fixed_place(detail::memory_of(data, count))));
     }
 
-    // Protects a variable of less than 1 MiB that only this rank has. `becomes` says what happens to it on a different number of ranks; all
-    // ranks pass the same `becomes`.
+    // Protects a variable of less than 1 MiB that only this rank has. `becomes` says what happens to the variable on a
+    // different number of ranks; all ranks pass the same `becomes`.
     template <typename T>
     void protect_per_rank(const std::string &name, T &value, on_resize becomes) {
         protect_per_rank(name, &value, 1, becomes);

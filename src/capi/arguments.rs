@@ -1,11 +1,11 @@
-//! C text, memory and structures to checked values.
+//! Converts C text, memory and structures to checked values.
 
 use super::status::{Failure, Outcome};
 use bivouac_core::format::ElementType;
 use std::ffi::{CStr, c_char, c_int};
 
-/// Unsigned bytes without further meaning. A negative type stands for an application-defined record, and its absolute value for the number
-/// of bytes: `BVK_RECORD(48)` in C, -48 in other languages.
+/// Unsigned bytes without further meaning. A negative type stands for an application-defined record; the absolute value of the type is the
+/// size of the record in bytes: `BVK_RECORD(48)` in C, -48 in other languages.
 pub const BVK_U8: c_int = 1;
 /// Signed 8-bit integers.
 pub const BVK_I8: c_int = 2;
@@ -26,7 +26,7 @@ pub const BVK_F32: c_int = 9;
 /// IEEE double precision.
 pub const BVK_F64: c_int = 10;
 
-/// Refuses numbers that no version has: a negative number of a language with signs, or one so large that nobody counts that far.
+/// Refuses numbers that no version has: a negative number from a language with signed integers, or a number that is too large.
 pub(super) fn check_version(version: u64) -> Outcome<()> {
     match i64::try_from(version) {
         Ok(_) => Ok(()),
@@ -34,7 +34,7 @@ pub(super) fn check_version(version: u64) -> Outcome<()> {
     }
 }
 
-/// The element type of a number.
+/// The element type that a number stands for.
 pub(super) fn element(number: c_int) -> Outcome<ElementType> {
     Ok(match number {
         BVK_U8 => ElementType::U8,
@@ -86,8 +86,8 @@ pub(super) unsafe fn text<'a>(text: *const c_char, what: &str) -> Outcome<&'a st
     text.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8 text: {text:?}")))
 }
 
-/// A name for a collective call: one that cannot be read becomes the empty one, which the session refuses together with
-/// the other ranks.
+/// A name for a collective call. A name that cannot be read becomes the empty name, which this rank's session and the other ranks refuse
+/// together.
 ///
 /// # Safety
 /// As [`text`].
@@ -107,7 +107,7 @@ pub(super) unsafe fn put<T>(target: *mut T, value: T) {
     }
 }
 
-/// Writes the result that a call is about to `target`; NULL is an error.
+/// Writes to `target` the result that a call is made for; NULL is an error.
 ///
 /// # Safety
 /// As [`put`].
@@ -120,11 +120,11 @@ pub(super) unsafe fn must_put<T>(target: *mut T, value: T, what: &str) -> Outcom
     Ok(())
 }
 
-/// Reads a structure that begins with its size, from a program whose header may be older or newer. What it lacks is zero, and what is
-/// beyond ours must be zero.
+/// Reads a structure that begins with its size, from a program whose header may be older or newer. Members that the program's structure
+/// lacks are zero, and bytes beyond the end of this library's structure must be zero.
 ///
 /// # Safety
-/// `source` points to a `size_t` that counts the readable bytes from there on, and for a `T` all bytes zero is a valid value.
+/// `source` points to a `size_t` that says how many bytes are readable, starting at `source`, and a `T` whose bytes are all zero is valid.
 pub(super) unsafe fn sized<T: Copy>(source: *const T, what: &str) -> Outcome<T> {
     // SAFETY: the structure begins with its size, says the caller.
     let size = unsafe { source.cast::<usize>().read_unaligned() };
@@ -144,10 +144,10 @@ pub(super) unsafe fn sized<T: Copy>(source: *const T, what: &str) -> Outcome<T> 
     }
 }
 
-/// Fills a structure that begins with its size, as far as it has room. Its size stays.
+/// Fills a structure that begins with its size, as far as the structure has room. The size member stays unchanged.
 ///
 /// # Safety
-/// `target` is NULL or points to a `size_t` that counts the writable bytes from there on; `value` has no padding.
+/// `target` is NULL or points to a `size_t` that says how many bytes are writable, starting at `target`; `value` has no padding.
 pub(super) unsafe fn fill<T: Copy>(target: *mut T, value: T, what: &str) -> Outcome<()> {
     if target.is_null() {
         return Ok(());
@@ -163,7 +163,7 @@ pub(super) unsafe fn fill<T: Copy>(target: *mut T, value: T, what: &str) -> Outc
     Ok(())
 }
 
-/// Can [`fill`] fill it? A call asks this before it does anything that cannot be undone.
+/// Can [`fill`] fill this structure? A call asks this before it does anything that cannot be undone.
 ///
 /// # Safety
 /// As [`fill`].

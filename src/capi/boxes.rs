@@ -1,5 +1,5 @@
-//! Arrays that are cut into boxes over the ranks: how they lie, and their regions. A checkpoint with only such regions and those of
-//! [`super::values`] can be restored on any number of ranks.
+//! Arrays that are divided into boxes over the ranks: the layout of the boxes, and the regions on them. A checkpoint with only such
+//! regions and those of [`super::values`] can be restored on any number of ranks.
 
 use super::arguments::put;
 use super::checkpoint;
@@ -63,7 +63,7 @@ struct Described {
 }
 
 impl Described {
-    /// This rank's part as a [`Boxes`] value. Its other mistakes are found together with the other ranks.
+    /// This rank's part as a [`Boxes`] value. Other mistakes in the description are found together with the other ranks.
     ///
     /// # Safety
     /// As [`bvk_boxes`].
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn bvk_ids(
     call(|| unsafe { decomposed(session, described, boxes) })
 }
 
-/// Lets the ranks prove what this one says, and writes the handle of the result to `boxes`.
+/// Has the ranks prove together what each of them says, and writes the handle of the result to `boxes`.
 ///
 /// # Safety
 /// `boxes` is NULL, which `described` refuses, or points to a handle.

@@ -1,4 +1,4 @@
-//! Checkpoints: of all protected regions by one call, or put together step by step; and what became of them.
+//! Checkpoints that one call takes of all protected regions, checkpoints that are put together step by step, and the outcome of both.
 
 use super::arguments::{self, must_put, put};
 use super::columns::SavedRows;
@@ -34,7 +34,7 @@ impl Begun {
         }
     }
 
-    /// Adds a region that the capture reads, unless there is one of its name.
+    /// Adds a region that the capture reads, unless there is a region of the same name.
     pub(super) fn add(&mut self, region: Region) -> Outcome {
         self.check_new(&region.name)?;
         self.regions.put(region);
@@ -48,7 +48,7 @@ impl Begun {
         Ok(BVK_OK)
     }
 
-    /// Adds rows, each column of which is a region, unless there is a region of the name of one.
+    /// Adds rows, each column of which is a region, unless a region has the same name as one of the columns.
     pub(super) fn add_rows(&mut self, rows: SavedRows) -> Outcome {
         rows.regions().try_for_each(|region| self.check_new(&region.name))?;
         if self.rows.iter().any(|other| other.name == rows.name) {
@@ -68,7 +68,7 @@ impl Begun {
         Ok(())
     }
 
-    /// The checkpoint that holds regions already. It is begun now if there was none.
+    /// The checkpoint that already holds regions. If there is none yet, this function begins it.
     pub(super) fn begin_holding(&mut self, open: &Open) -> Outcome<&mut CheckpointBuilder<'static>> {
         if let Holding::Nothing = self.held {
             self.held = match begin(open, &self.name, self.version) {
@@ -86,7 +86,7 @@ impl Begun {
     /// Copies the regions on the host.
     ///
     /// # Safety
-    /// As [`take`], for these.
+    /// As [`take`], for the regions on the host.
     unsafe fn hold(&mut self, open: &Open) -> Outcome<()> {
         // SAFETY: as the caller says.
         let held = unsafe { self.try_hold(open) };
@@ -120,8 +120,8 @@ impl Begun {
 /// Takes a checkpoint of `regions`.
 ///
 /// # Safety
-/// What the application has promised of their memory holds until this returns. For regions that are live, or on a GPU that the session
-/// offloads, it holds until they are settled.
+/// What the application has promised about the regions' memory holds until this returns. For regions that are live, or on a GPU that the
+/// session offloads, it holds until they are settled.
 pub(super) unsafe fn take(
     open: &mut Open,
     name: &str,
@@ -153,7 +153,7 @@ pub(super) fn begin(open: &Open, name: &str, version: u64) -> Outcome<Checkpoint
     Ok(checkpoint)
 }
 
-/// Captures a checkpoint with `regions`, and what it holds already.
+/// Captures a checkpoint with `regions` and with the regions that the checkpoint already holds.
 ///
 /// # Safety
 /// As [`take`].
@@ -431,8 +431,8 @@ pub extern "C" fn bvk_save_history(
 }
 
 /// Chooses "full", "basic", "list", "tree" or "auto" (`docs/REDUCTION.md`) as the method by which files reuse earlier files for a region of
-/// this checkpoint. This method replaces the configured one. The choice has an effect if `reduction.method` or `reduction.regions` asks for
-/// a method. If the region is not saved, the log names it.
+/// this checkpoint. This method replaces the configured one. The choice has an effect only if `reduction.method` or `reduction.regions`
+/// asks for a method. If the region is not saved, the log names it.
 ///
 /// Local, never waits.
 ///
@@ -523,7 +523,7 @@ pub unsafe extern "C" fn bvk_abort(checkpoint: *mut *mut CheckpointHandle) -> c_
     unsafe { end(checkpoint, work) }
 }
 
-/// Ends what was begun.
+/// Ends a checkpoint that was begun.
 ///
 /// # Safety
 /// `checkpoint` is NULL or points to a handle.

@@ -18,11 +18,11 @@ const CORNERS_MAX: usize = 8;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CColumn {
-    /// Its name, without a `/`.
+    /// The name of the column, without a `/`.
     pub name: *const c_char,
-    /// Its memory, on the host; NULL if there are no rows.
+    /// The memory of the column, on the host; NULL if there are no rows.
     pub data: *const c_void,
-    /// The type of its elements: `BVK_U8` to `BVK_F64` or `BVK_RECORD`.
+    /// The type of the elements: `BVK_U8` to `BVK_F64` or `BVK_RECORD`.
     pub kind: c_int,
     /// Elements in each row, 1 or more.
     pub width: u32,
@@ -103,12 +103,12 @@ impl SavedRows {
         Ok(SavedRows { name: name.to_owned(), count: rows.count, columns, bounds })
     }
 
-    /// The regions of its columns.
+    /// The regions of the columns.
     pub(super) fn regions(&self) -> impl Iterator<Item = &Region> {
         self.columns.iter().map(|(_, region, _)| region)
     }
 
-    /// Bytes that they take in a checkpoint.
+    /// Bytes that these rows take in a checkpoint.
     pub(super) fn body(&self) -> u64 {
         self.regions().map(|region| page_ceil(region.bytes() as u64)).sum()
     }
@@ -126,7 +126,7 @@ impl SavedRows {
         })
     }
 
-    /// Adds them to a checkpoint.
+    /// Adds these rows to a checkpoint.
     ///
     /// # Safety
     /// As [`SavedRows::rows`], for the checkpoint.

@@ -1,4 +1,5 @@
-//! Files of the C library that are no files of the system. They are not in `stream`, because the header is generated from that.
+//! Files of the C library that are not files of the operating system. The declarations are not in `stream`, because the header is
+//! generated from `stream`.
 
 use std::ffi::{c_char, c_int, c_void};
 

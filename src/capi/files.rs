@@ -1,4 +1,4 @@
-//! Regions that are files which the program writes and reads itself.
+//! Regions that are files, which the program itself writes and reads.
 
 use super::arguments::{self, must_put, text};
 use super::checkpoint::{CheckpointHandle, with as with_checkpoint};
@@ -88,10 +88,11 @@ pub unsafe extern "C" fn bvk_route_saved(
 
 /// If the companion is longer than it was at the restored checkpoint, a restart truncates it to that length.
 pub const BVK_RESTART_TRUNCATE: c_int = 0;
-/// If the companion is longer, the restart ends with an error on all ranks, and the companion stays unchanged.
+/// If the companion is longer than it was at the restored checkpoint, the restart ends with an error on all ranks, and the companion stays
+/// unchanged.
 pub const BVK_RESTART_REFUSE: c_int = 1;
-/// If the companion is longer, it stays unchanged, and the program continues in another file next to it, for example in `traj.part0002.xtc`
-/// after `traj.xtc`.
+/// If the companion is longer than it was at the restored checkpoint, it stays unchanged, and the program continues in another file next
+/// to it, for example in `traj.part0002.xtc` after `traj.xtc`.
 pub const BVK_RESTART_ANOTHER: c_int = 2;
 
 /// Keeps an output file consistent with the checkpoints of the series `name`. The program appends to this file, which may be a trajectory
@@ -172,7 +173,7 @@ pub unsafe extern "C" fn bvk_companion_path(
     })
 }
 
-/// A path of the caller's, if it is one.
+/// The caller's path; `None` for NULL.
 ///
 /// # Safety
 /// `path` is NULL or ends with zero.

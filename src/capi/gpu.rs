@@ -93,7 +93,7 @@ impl Gpu {
     /// The application's stream by its handle; 0 is the legacy default stream.
     ///
     /// # Safety
-    /// The handle is one of a stream of this device's primary context that lives as long as the result.
+    /// The handle is that of a stream in this device's primary context that lives as long as the result.
     pub(super) unsafe fn stream(&self, handle: usize) -> Outcome<Arc<dyn Stream>> {
         if let Some(twin) = &self.twin {
             return Ok(twin.stream.clone());

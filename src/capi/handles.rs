@@ -53,8 +53,8 @@ pub(super) enum Part {
     Parts,
 }
 
-/// The process that the sessions belong to. A forked child is refused by this before it waits for a lock that a thread of its parent held
-/// at the fork: nobody would ever unlock it.
+/// The process that the sessions belong to. This number serves to refuse a forked child before the child waits for a lock that a thread of
+/// its parent held at the fork: nobody would ever unlock it.
 pub(super) struct Owner(AtomicU32);
 
 impl Owner {
@@ -101,7 +101,7 @@ fn table() -> Guard<'static, BTreeMap<Id, Entry>> {
 /// Locks a session for one call.
 ///
 /// # Errors
-/// It was closed, it belongs to another process, or this thread may not call MPI.
+/// The session was closed or belongs to another process, or this thread may not call MPI.
 pub(super) fn lock(shared: &Lock<Option<Open>>) -> Outcome<Locked<'_>> {
     let guard = shared.lock();
     match &*guard {

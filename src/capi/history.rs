@@ -54,7 +54,7 @@ impl Past {
         Ok(Past { history: gpu.caches.history(name, keep), gpu: gpu_, fields: Vec::new() })
     }
 
-    /// Sets a field. It replaces one of its name.
+    /// Sets a field, which replaces a field of the same name.
     pub(super) fn set(&mut self, field: Region) {
         match self.fields.iter_mut().find(|known| known.name == field.name) {
             Some(known) => *known = field,
@@ -69,7 +69,7 @@ impl Past {
     /// Appends a version of all fields.
     ///
     /// # Safety
-    /// What the application has promised of their memory and of its stream holds.
+    /// What the application has promised about the memory of the fields and about its stream holds.
     pub(super) unsafe fn append(
         &self,
         gpus: &BTreeMap<Option<usize>, Gpu>,
@@ -279,8 +279,8 @@ pub unsafe extern "C" fn bvk_history_restore(history: *mut HistoryHandle, versio
     })
 }
 
-/// Says that the `count` versions will be restored in this order, after those named earlier. These versions need not exist yet. Hints
-/// cannot be taken back, and restores may deviate from them.
+/// Says that the `count` versions in the list `versions` will be restored in the order of the list, after the versions that earlier hints
+/// named. The versions in the list need not exist yet. Hints cannot be taken back, and restores may deviate from them.
 ///
 /// Local, never waits.
 ///

@@ -1,20 +1,20 @@
 //! The C interface: what `include/bivouac.h` declares, generated from the functions of this module.
 //!
-//! It is the Rust interface with handles. A handle is a number in the shape of a pointer, which is looked up in [`handles`]. So one that
-//! was closed, or never was one, is an error and not a crash. Every function returns a status, keeps the text of a failure for the calling
-//! thread ([`status`]), and lets no panic out.
+//! It is the Rust interface with handles. A handle is a number in the shape of a pointer, which is looked up in [`handles`]. So using a
+//! handle that was closed, or a pointer that never was a handle, is an error and not a crash. Every function returns a status, keeps the
+//! text of a failure for the calling thread ([`status`]), and lets no panic out.
 //!
 //! | part | is |
 //! |---|---|
 //! | [`status`] | status codes, the last error of a thread, the guard around every call |
-//! | [`handles`] | handles to values and back |
-//! | [`arguments`] | C text, options and memory to checked values |
+//! | [`handles`] | the mapping from handles to values and back |
+//! | [`arguments`] | the conversion of C text, options and memory to checked values |
 //! | [`open`] | an open session, and what was made from it |
 //! | [`session`] | opening, configuration, decisions, statistics |
 //! | [`regions`] | what was protected or is to be saved: pointers with their type and shape |
 //! | [`checkpoint`], [`restart`], [`history`] | the calls of those names |
-//! | [`boxes`] | arrays that are cut into boxes over the ranks, for restarts on any number of them |
-//! | [`values`] | values that all ranks share, and those of one rank, in such restarts |
+//! | [`boxes`] | arrays that are cut into boxes over the ranks, for restarts on any number of ranks |
+//! | [`values`] | values that all ranks share, and values of one rank, in restarts on any number of ranks |
 //! | [`columns`], [`rows`] | rows whose number changes freely, saved as columns and dealt anew |
 //! | [`parts`] | what old ranks had of arrays and rows |
 //! | [`stream`] | regions that are written and read as streams of bytes, and as a `FILE` |

@@ -1,6 +1,6 @@
 //! Host memory that the application continues to write to while a checkpoint of it is taken.
 //!
-//! A protected region is *live* from [`bvk_set_live`] on: it is copied after the capture has returned. Only regions that are protected and
+//! A protected region is *live* after [`bvk_set_live`]: it is copied after the capture has returned. Only regions that are protected and
 //! live may be in such a copy: before a region is unprotected, moves or ceases to be live, its copy is waited for.
 
 use super::arguments::text;
@@ -64,8 +64,8 @@ impl Open {
 /// this process, or by system calls that copy into it (`read`). Every other write is declared beforehand (`bvk_before_write`): MPI receives
 /// by a network card, transfers from a GPU, and writes through buffers that are registered with the kernel, through other mappings of the
 /// memory, or by other processes. With `offload.host_writes = "declared"`, every write is declared beforehand. An undeclared write may put
-/// later bytes into the checkpoint, and nothing detects this. No thread writes to the memory before a checkpoint call has returned. `name`
-/// is NULL or a NUL-terminated string.
+/// later bytes into the checkpoint, and nothing detects this. While a checkpoint call runs, no thread writes to the memory. `name` is NULL
+/// or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_set_live(session: *mut SessionHandle, name: *const c_char, on: c_int) -> c_int {
     with(session, |open| {

@@ -1,9 +1,9 @@
 //! Checkpoints of GPU memory that are marked: the regions are sent while the application continues and declares what it is about to write
 //! to.
 //!
-//! A session offloads one GPU. From [`bvk_offload`] on its captures mark regions there. Everything else in this module is a declaration, or
-//! waits. Declarations and [`bvk_settle`] are also for live host memory ([`super::live`]). Declared memory is compared with the regions by
-//! its addresses, and is neither read nor written.
+//! A session offloads one GPU. After [`bvk_offload`], the session's captures mark regions on this GPU. All other functions in this module
+//! make declarations or wait. Declarations and [`bvk_settle`] are also for live host memory ([`super::live`]). Declared memory is compared
+//! with the regions by its addresses, and is neither read nor written.
 
 use super::arguments::{must_put, put, text};
 use super::gpu::{self, Gpu};
@@ -65,7 +65,7 @@ impl Open {
         self.offload.as_ref().ok_or_else(not_offloading)
     }
 
-    /// The offloader, if there is one. Refused if nothing would ever have to be declared.
+    /// The offloader, if there is one. The result is an error if nothing would ever have to be declared.
     fn declaring(&self) -> Outcome<Option<&Offloading>> {
         match &self.offload {
             None if !self.has_live => Err(not_offloading()),
@@ -176,10 +176,10 @@ fn of_entry(name: &str, at: usize, failure: &Failure) -> Failure {
 ///
 /// `bytes`: the size of a marked checkpoint's regions in bytes, on the GPU and on the host together. Node memory for two such checkpoints
 /// is reserved, touched and pinned, and its two parts are used in turn. With 0, no memory is prepared: the first checkpoints are copied,
-/// and their memory is pinned for later ones. A second call prepares more memory. Histories that are opened later may take prepared memory,
-/// so open them first.
+/// and their memory is pinned for later ones. A second call prepares more memory. Histories that are opened later may take prepared
+/// memory, so open histories before this call.
 ///
-/// Local. Blocks for about half a second per GiB of `bytes`, and up to a second if this is the first call for the GPU.
+/// Local. Blocks for about half a second per GiB of `bytes`, and for up to a second if this is the first call for the GPU.
 ///
 /// Errors: `BVK_ERR_DEVICE`: the GPU does not exist, this rank does not have enough node memory, or the memory cannot be pinned.
 /// `BVK_ERR_STATE`: the session already offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session is unchanged.
@@ -198,9 +198,9 @@ pub unsafe extern "C" fn bvk_offload(session: *mut SessionHandle, gpu: c_int, by
 }
 
 /// Declares that work that is enqueued on the session's stream (`bvk_set_stream`) between this call and the next checkpoint may write to
-/// the `bytes` bytes at `data`: a region on the GPU, a part of one, or several adjacent ones in one allocation. Memory that is not saved is
-/// ignored. Host memory is also ignored, because it is copied in the call that captures it. Live regions (`bvk_set_live`) are an exception:
-/// the declared bytes that have not been copied yet are copied before this call returns.
+/// the `bytes` bytes at `data`: a region on the GPU, a part of a region, or several adjacent regions in one allocation. Memory that is not
+/// saved is ignored. Host memory is also ignored, because it is copied in the call that captures it. Live regions (`bvk_set_live`) are an
+/// exception: the declared bytes that have not been copied yet are copied before this call returns.
 ///
 /// Local, never waits for a GPU. The stream may have to wait: for the mark, for a copy inside the GPU, or for a transfer. For live regions,
 /// the call blocks until the declared bytes have been copied.

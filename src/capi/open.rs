@@ -43,7 +43,7 @@ pub(super) struct Open {
     pub ready: u64,
     pub reports: VecDeque<Report>,
     pub companions: Vec<Known>,
-    /// The process that opened it.
+    /// The process that opened the session.
     pub process: u32,
     pub session: Session,
 }
@@ -78,7 +78,7 @@ impl Open {
         }
     }
 
-    /// Protects regions. Each replaces one of its name.
+    /// Protects regions. Each of them replaces a region of the same name.
     pub(super) fn protect(&mut self, regions: impl IntoIterator<Item = Region>) {
         for region in regions {
             // The application may free the memory of one that is protected elsewhere from now on.
@@ -91,8 +91,8 @@ impl Open {
         self.make_ready(self.protected.room());
     }
 
-    /// Makes `bytes` of node memory ready in the background, so that the first checkpoint finds it as the later ones do. A program that
-    /// protects more has more made ready.
+    /// Makes `bytes` of node memory ready in the background, so that the first checkpoint finds this memory, as later checkpoints do. When
+    /// a program protects more regions, more memory is made ready.
     pub(super) fn make_ready(&mut self, bytes: u64) {
         // Out of this rank's share, never out of what the others need.
         if bytes > self.ready && bytes <= self.session.memory_share() {
@@ -144,14 +144,14 @@ pub(super) struct Begun {
     pub histories: Vec<Id>,
     /// Regions with their own method.
     pub wishes: Vec<(String, Method)>,
-    /// Of files that the program writes.
+    /// The paths of files that the program writes.
     pub paths: Paths,
 }
 
-/// How far a checkpoint is on which `bvk_hold` may have been called.
+/// The state of a checkpoint on which `bvk_hold` may have been called.
 pub(super) enum Holding {
     Nothing,
-    /// It was called, and the other ranks count on this rank.
+    /// `bvk_hold` was called, and the other ranks count on this rank.
     Some(Box<CheckpointBuilder<'static>>),
     /// This rank has refused, for this reason, and the other ranks have been told.
     Refused(Failure),
@@ -179,13 +179,13 @@ pub(super) struct Past {
 /// What a session needs to mark regions on its GPU.
 pub(super) struct Offloading {
     pub offload: Offload,
-    /// Its number; `None`: the twin in host memory.
+    /// The number of the GPU; `None`: the twin in host memory.
     pub gpu: Option<usize>,
 }
 
 /// The memory that a piece of work writes to.
 pub(super) struct Writes {
-    /// All of it, wherever it lies. Host memory in it that is being copied is found by its addresses.
+    /// All of this memory, wherever it lies. Any host memory in it that is being copied is found by its addresses.
     pub pieces: Vec<Range<usize>>,
     /// The part on the GPU that is offloaded; `None`: the session did not offload yet.
     pub marked: Option<WriteSet>,
@@ -194,7 +194,7 @@ pub(super) struct Writes {
 /// The columns of a set of rows: their names as C sees them, types, and widths.
 pub(super) type Columns = Vec<(CString, ElementType, u32)>;
 
-/// What `bvk_parts` has found of consecutive ranks, and the first of them.
+/// What `bvk_parts` has found for consecutive ranks, and the first of these ranks.
 pub(super) struct Asked {
     pub first: u32,
     pub parts: Vec<RankPart>,
@@ -209,7 +209,7 @@ pub(super) struct Running {
     /// The sets of rows with the columns that were asked for.
     pub columns: BTreeMap<String, Columns>,
     pub parts: BTreeMap<Id, Asked>,
-    /// Of files that were brought back.
+    /// The paths of files that were brought back.
     pub paths: Paths,
 }
 

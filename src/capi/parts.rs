@@ -1,4 +1,4 @@
-//! What old ranks had of arrays and rows, for programs that cut or deal these again accordingly.
+//! What old ranks had of arrays and rows, for programs that use this information to divide arrays or distribute rows again.
 
 use super::arguments::{check_fillable, fill, put, text};
 use super::handles::{Part, part, to_pointer};
@@ -78,7 +78,7 @@ impl From<&RankPart> for CPart {
 ///
 /// # Safety
 /// `name` is NULL or a NUL-terminated string. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until
-/// `bvk_end_restore`, which closes it whatever it returns.
+/// `bvk_end_restore`, which closes the handle whatever status it returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_parts(
     restart: *mut RestartHandle,

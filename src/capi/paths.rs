@@ -1,4 +1,4 @@
-//! Paths that a program was told, as texts of C.
+//! Paths that a program was given, as C texts.
 #![forbid(unsafe_code)]
 
 use super::status::{Failure, Outcome};
@@ -7,10 +7,11 @@ use std::ffi::{CString, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A companion by its series and the path that the program gave, and the path that it was told last.
+/// A companion by its series and the path that the program gave, and the path that the program was given last.
 pub(super) type Known = ((String, PathBuf), Companion, Option<CString>);
 
-/// Paths that a program was told, by the names of their regions. They stay where they are for as long as the program may use them.
+/// Paths that a program was given, indexed by the names of their regions. They stay where they are for as long as the program may use
+/// them.
 #[derive(Default)]
 pub(super) struct Paths(Vec<(String, CString)>);
 

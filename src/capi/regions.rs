@@ -24,7 +24,7 @@ pub(super) struct Region {
     bytes: usize,
     element: ElementType,
     shape: Vec<u64>,
-    /// The number of the GPU whose memory it is.
+    /// The number of the GPU that the memory belongs to.
     gpu: Option<usize>,
     /// It is host memory that is copied after a capture has returned.
     pub is_live: bool,
@@ -122,7 +122,7 @@ impl Region {
     /// not checked.
     ///
     /// # Errors
-    /// As [`Region::new`]; memory of two boxes that overlaps, or that lies on different devices.
+    /// As [`Region::new`]; also if the memory of two boxes overlaps, or lies on different devices.
     pub(super) fn on(name: &str, on: Decomposition, memory: &[(*const c_void, u64)], kind: c_int) -> Outcome<Region> {
         let mut region = Region::new(name, std::ptr::null(), kind, &[0])?;
         let mut pieces = Vec::with_capacity(memory.len());
@@ -398,7 +398,7 @@ pub(super) struct Regions {
 }
 
 impl Regions {
-    /// Adds a region. It replaces one of its name, and is live if that one is.
+    /// Adds a region, which replaces a region of the same name, and is live if the replaced region is.
     pub(super) fn put(&mut self, mut region: Region) {
         region.is_live =
             region.gpu.is_none() && region.is_own() && self.get(&region.name).is_some_and(|replaced| replaced.is_live);

@@ -1,4 +1,4 @@
-//! Restarts: of all protected regions by one call, or as attempts that the application loads itself.
+//! Restarts in which one call loads all protected regions, and restarts whose attempts the application loads itself.
 
 use super::arguments::{self, fill, must_put, put, text};
 use super::handles::{self, Id, Part, Shared, lock, part, to_pointer};
@@ -67,7 +67,7 @@ fn described_restored(restored: &Restored, ranks: u32) -> CRestored {
 /// Loads a region into its memory.
 ///
 /// # Safety
-/// What the application has promised of its memory and stream holds.
+/// What the application has promised about the region's memory and its own stream holds.
 pub(super) unsafe fn load_region(
     restorer: &mut Attempt,
     region: &Region,
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn bvk_restore(
 /// Loads all protected regions. `is_all`: nothing else is loaded, so a warning names the other regions of the checkpoint.
 ///
 /// # Safety
-/// What the application has promised of them holds.
+/// What the application has promised about the regions holds.
 unsafe fn load_protected(open: &mut Open, running: &mut Running, is_all: bool) -> Outcome {
     let Open { session, gpus, protected, stream, .. } = open;
     if let Err(failure) = only_gpu(protected.iter()) {
@@ -254,8 +254,8 @@ unsafe fn load_on_gpu(
     Ok(restorer.load_spans(&spans, &*stream))
 }
 
-/// Begins a restart in which the application loads the regions itself. It calls `bvk_load` for each region that it needs, then
-/// `bvk_end_restore`, and repeats these calls as long as `bvk_end_restore` returns `BVK_AGAIN`. `version` is as in `bvk_restore`.
+/// Begins a restart in which the application loads the regions itself. The application calls `bvk_load` for each region that it needs,
+/// then `bvk_end_restore`, and repeats these calls as long as `bvk_end_restore` returns `BVK_AGAIN`. `version` is as in `bvk_restore`.
 /// `BVK_NOTHING`: there is nothing to restore, and no restart is open.
 ///
 /// Collective: all ranks. No other collective call of the session may be made until the restart has ended. Blocks until the ranks have
@@ -354,7 +354,7 @@ pub(super) unsafe fn close_found<T>(found: *mut *mut T, kind: Part) -> c_int {
     closed
 }
 
-/// A range of old ranks, from the first of them and their number.
+/// A range of old ranks, computed from the first rank and the number of ranks.
 pub(super) fn old_ranks(saved_ranks: u32, first: c_int, count: c_int) -> Outcome<Range<u32>> {
     let ranks = u32::try_from(first).ok().zip(u32::try_from(count).ok());
     let ranks = ranks.and_then(|(first, count)| Some(first..first.checked_add(count)?));

@@ -170,7 +170,7 @@ pub unsafe extern "C" fn bvk_column_at(
 ///
 /// # Safety
 /// `name` is NULL or a NUL-terminated string. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or
-/// until `bvk_end_restore`, which closes it whatever it returns. `count` is NULL or points to a number.
+/// until `bvk_end_restore`, which closes the handle whatever status it returns. `count` is NULL or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_rows(
     restart: *mut RestartHandle,

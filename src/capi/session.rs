@@ -31,7 +31,7 @@ pub const BVK_LEVEL_CAPTURED: c_int = 0;
 pub const BVK_LEVEL_PROCESS: c_int = 1;
 /// On node-local storage: survives a reboot of the node.
 pub const BVK_LEVEL_NODE_REBOOT: c_int = 2;
-/// Copies or parity on other nodes: survives the loss of a node.
+/// With copies or parity on other nodes: survives the loss of a node.
 pub const BVK_LEVEL_NODE_LOSS: c_int = 3;
 /// On the parallel file system: survives the loss of all nodes.
 pub const BVK_LEVEL_SYSTEM: c_int = 4;
@@ -61,7 +61,7 @@ pub struct CRegion {
     pub size: usize,
     /// The name.
     pub name: *const c_char,
-    /// Its memory, on the host or on a GPU.
+    /// The memory of the region, on the host or on a GPU.
     pub data: *mut c_void,
     /// The number of elements; ignored if there is a shape.
     pub count: u64,
@@ -133,23 +133,23 @@ pub struct CStats {
     pub urgent_bytes: u64,
     /// How often a checkpoint waited for the previous marked checkpoint.
     pub mark_waits: u64,
-    /// Seconds that these waits took.
+    /// Seconds that the waits in `mark_waits` took.
     pub mark_wait_total_s: f64,
     /// Checkpoints that only the application's declarations protected from later writes (`offload.audit`, `offload.host_writes`).
     pub unaudited: u64,
     /// Live regions that were copied after the checkpoint call had returned (`bvk_set_live`).
     pub live_regions: u64,
-    /// Bytes of these regions.
+    /// Bytes of the regions in `live_regions`.
     pub live_bytes: u64,
-    /// Bytes of these regions that a write of the application waited for.
+    /// Bytes in `live_bytes` that a write of the application waited for.
     pub live_waited_bytes: u64,
-    /// Bytes of these regions that a declaration copied.
+    /// Bytes in `live_bytes` that a declaration copied.
     pub live_declared_bytes: u64,
     /// Live regions that were nevertheless copied before the checkpoint call returned.
     pub live_at_once: u64,
     /// How often a checkpoint waited until the live regions of the previous one were copied.
     pub live_waits: u64,
-    /// Seconds that these waits took.
+    /// Seconds that the waits in `live_waits` took.
     pub live_wait_total_s: f64,
 }
 
@@ -262,7 +262,7 @@ pub(super) unsafe fn open(comm: MPI_Comm, config: Result<Config, String>) -> Out
 /// `options`: NULL for the environment alone. `*session`: the handle, yours until `bvk_close`; NULL after an error.
 ///
 /// Errors: `BVK_ERR_OPEN` (the text names ranks and keys; also returned for a NULL `session`), `BVK_ERR_MPI`, `BVK_ERR_FAILED`. If `comm`
-/// is not a communicator on some ranks, the other ranks wait for them.
+/// on some ranks is not a communicator, the other ranks wait for these ranks.
 ///
 /// # Safety
 /// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts are NUL-terminated, and its list ends with NULL;
@@ -857,7 +857,7 @@ pub(super) fn level_number(level: Level) -> c_int {
     }
 }
 
-/// The level of a number.
+/// The level that a number stands for.
 pub(super) fn level(number: c_int) -> Outcome<Level> {
     let all = [Level::Captured, Level::Process, Level::NodeReboot, Level::NodeLoss, Level::System];
     let found = all.into_iter().find(|level| level_number(*level) == number);

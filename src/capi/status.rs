@@ -12,7 +12,7 @@ pub const BVK_OK: c_int = 0;
 /// `bvk_end_restore`: some rank has found damage, or has rejected this version. Load again: the handle now leads to other copies of this
 /// version, or to an older version (`bvk_saved_version` says which version it is). Nothing that was loaded before may be used.
 pub const BVK_AGAIN: c_int = 1;
-/// There is nothing to return: no checkpoint to restore, no report to read.
+/// There is nothing to return: for example, there is no checkpoint to restore or no report to read.
 pub const BVK_NOTHING: c_int = 2;
 /// An argument is wrong: NULL where a value is needed, a count that is too large, an unknown type.
 pub const BVK_ERR_ARGUMENT: c_int = -1;

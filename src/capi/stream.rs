@@ -133,9 +133,9 @@ pub extern "C" fn bvk_stream_end(checkpoint: *mut CheckpointHandle) -> c_int {
     with_begun(checkpoint, |_, begun| begun.end_stream())
 }
 
-/// Reads at most `bytes` bytes of the region `name`, starting at byte `at`, into `data`. `*found` says how many bytes were read, which is
-/// fewer than `bytes` only at the end of the region. Any array can be read in this way. Every block is checked before a byte of it is
-/// returned. `bvk_fopen_saved` does the same through a `FILE`, and is faster for small pieces.
+/// Reads into `data` at most `bytes` bytes of the region `name`, starting at byte `at` of the region. `*found` says how many bytes were
+/// read, which is fewer than `bytes` only at the end of the region. Any array can be read in this way. Every block is checked before a
+/// byte of it is returned. `bvk_fopen_saved` does the same through a `FILE`, and is faster for small pieces.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///

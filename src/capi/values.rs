@@ -1,6 +1,7 @@
 //! Small arrays that are the same on all ranks, or that belong to one rank, with a rule for restarts on a different number of ranks.
 //!
-//! They are saved as [`Elements`], a value that knows the type of its elements, so that each language can read those of the others.
+//! They are saved as [`Elements`], a value that knows the type of its elements, so that each language can read values that another
+//! language has saved.
 
 use super::arguments::{self, element, must_put};
 use super::checkpoint::{self, CheckpointHandle};
@@ -20,7 +21,7 @@ pub const BVK_RESIZE_DROP: c_int = 1;
 /// On a different number of ranks, each rank may ask for the values of any old ranks (`bvk_of_ranks`).
 pub const BVK_RESIZE_ASK: c_int = 2;
 
-/// The rule for a value of one rank by its number.
+/// The rule, identified by its number, for a value of one rank.
 fn on_resize(number: c_int) -> Outcome<OnResize> {
     match number {
         BVK_RESIZE_REFUSE => Ok(OnResize::Refuse),
@@ -154,7 +155,7 @@ pub unsafe extern "C" fn bvk_save_per_rank(
 /// and the type must be those that were saved.
 ///
 /// Local if the same number of ranks took the checkpoint. Otherwise collective: all ranks load the same regions in the same order, and the
-/// call blocks until all of them have made it.
+/// call blocks until all ranks have made the call.
 ///
 /// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as for `bvk_load_on`. `data` is then unchanged.
 ///

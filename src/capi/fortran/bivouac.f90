@@ -287,8 +287,8 @@ module bivouac
       load_column_f64, load_column_c32, load_column_c64, load_column_address
   end interface
 
-  ! Says which ranks get `count` rows. `values` points to the values of a column for these rows, row after row, with as many values
-  ! per row as the column has (c_f_pointer makes an array of them). `user` is passed through from bvk_load_rows_by.
+  ! Says which rank gets each of `count` rows. `values` points to the values of a column for these rows, row after row, with as
+  ! many values per row as the column has (c_f_pointer makes an array of them). `user` is passed through from bvk_load_rows_by.
   abstract interface
     subroutine bvk_owners(values, count, owners, user) bind(c)
       import :: c_int, c_ptr, c_size_t
@@ -1800,7 +1800,8 @@ contains
     status = told(c_stream_begin(checkpoint%handle, ended(name)))
   end function
 
-  ! Writes the `bytes` bytes at `data` (c_loc of an array) to the region, after those written earlier. They are copied.
+  ! Writes the `bytes` bytes at `data` (c_loc of an array) to the region, after those written earlier. The bytes at `data` are
+  ! copied.
   function bvk_stream_write(checkpoint, data, bytes) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     type(c_ptr), intent(in) :: data
@@ -1815,8 +1816,8 @@ contains
     status = told(c_stream_end(checkpoint%handle))
   end function
 
-  ! Reads bytes of a region into `data`, starting at byte `at` (counted from 0). `found` says how many bytes were read, at most
-  ! `bytes`.
+  ! Reads into `data` bytes of a region, starting at byte `at` of the region (counted from 0). `found` says how many bytes were
+  ! read, at most `bytes`.
   function bvk_stream_read(restart, name, at, data, bytes, found) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -1900,7 +1901,7 @@ contains
 
   ! Ends an attempt. `loaded` says whether this rank has loaded what it needs. BVK_AGAIN means that a rank has found damage or has
   ! rejected the version: load everything again from the same handle. If a rank has not loaded for any other reason, the restart
-  ! ends on all ranks. With `gives_up`, a rank that has found damage ends the restart, too.
+  ! ends on all ranks. With `gives_up`, a rank that has found damage also ends the restart on all ranks.
   function bvk_end_restore(restart, loaded, restored, gives_up) result(status)
     type(bvk_restart_t), intent(inout) :: restart
     logical, intent(in) :: loaded
@@ -1942,10 +1943,10 @@ contains
   ! element has one owner. Collective; a rank with a mistake takes part nevertheless. All arguments are in Fortran's order of
   ! dimensions, first index fastest.
   !
-  ! One box: `origin` is the place of its first element in the array, counted from 1, and `extent` is the number of its elements in
-  ! each dimension. In memory the box has the indices 1 to extent(d) in each dimension d, inside an array with the bounds `lower`
-  ! and `upper`; the elements outside the box are ghost cells. For an array t, the bounds are lbound(t) and ubound(t); without
-  ! bounds there are no ghost cells.
+  ! One box: `origin` is the position of its first element in the array, counted from 1, and `extent` is the number of its
+  ! elements in each dimension. In memory the box has the indices 1 to extent(d) in each dimension d, inside an array with the
+  ! bounds `lower` and `upper`; the elements outside the box are ghost cells. For an array t, the bounds are lbound(t) and
+  ! ubound(t); without bounds there are no ghost cells.
   !
   ! Several boxes, or none: `origin` and `extent` have a column for each box, and `before` and `after` give the number of ghost
   ! cells before and after each box in each dimension.
@@ -2160,8 +2161,8 @@ contains
     if (status == BVK_OK .and. allocated(boxes%memory)) deallocate (boxes%memory)
   end function
 
-  ! The memory of this rank's only box. The array must have the extents of the box with its ghost cells, or one dimension and as
-  ! many elements. A rank without a box passes an array without elements.
+  ! The memory of this rank's only box. The array must have the extents of the box with its ghost cells, or one dimension and
+  ! the same number of elements. A rank without a box passes an array without elements.
   function place_on(name, boxes, data, addresses, elements) result(status)
     character(len=*), intent(in) :: name
     type(bvk_boxes_t), intent(in) :: boxes
@@ -2266,7 +2267,8 @@ contains
       status = told(c_load_on(restart%handle, ended(name), boxes%handle, size(addresses, kind=c_size_t), addresses, elements, &
         int(kind, c_int)))
     else
-      ! This rank takes part with memory that does not fit, so that the others do not wait. The error text stays this module's.
+      ! This rank takes part with memory that does not fit, so that the other ranks do not wait. The error text remains the one
+      ! from this module.
       mistake = int(c_load_on(restart%handle, ended(name), boxes%handle, 0_c_size_t, addresses, elements, int(kind, c_int)))
       if (mistake == BVK_ERR_HANDLE) status = told(int(mistake, c_int))
     end if
@@ -3164,7 +3166,7 @@ contains
     status = told(c_load_column(rows%handle, ended(column), address, count*width, int(kind, c_int), int(width, c_int32_t)))
   end function
 
-  ! Releases loaded rows; bvk_end_restore closes those that are left.
+  ! Releases loaded rows; bvk_end_restore closes handles that are still open.
   function bvk_loaded_rows_close(rows) result(status)
     type(bvk_loaded_rows_t), intent(inout) :: rows
     integer :: status
@@ -3182,7 +3184,7 @@ contains
     status = told(c_parts(restart%handle, ended(name), int(first, c_int), int(count, c_int), parts%handle))
   end function
 
-  ! The part that one of these old ranks had.
+  ! The part that old rank number `rank` had.
   function bvk_part_of(parts, rank, part) result(status)
     type(bvk_parts_t), intent(in) :: parts
     integer, intent(in) :: rank
@@ -3195,7 +3197,7 @@ contains
     part%shape(:dims) = part%shape(dims:1:-1)
   end function
 
-  ! Lists the boxes that one of these old ranks had, as many as fit. The lists have a column for each box, as bvk_boxes takes them.
+  ! Lists the boxes that old rank number `rank` had, as many as fit. The lists have a column for each box, as in bvk_boxes.
   function bvk_boxes_of(parts, rank, origins, extents) result(status)
     type(bvk_parts_t), intent(in) :: parts
     integer, intent(in) :: rank
@@ -3446,9 +3448,9 @@ contains
   end function
 
   ! bvk_before_write(session, data) declares that work that is enqueued from now on may write to `data`, an array in device memory.
-  ! Pass the array under its device address (CUDA Fortran; inside `host_data use_device` of OpenACC or
-  ! `target data use_device_addr` of OpenMP). The work runs on `stream` if it is given, otherwise on the session's stream. The call
-  ! also declares writes to a live array on the host (bvk_set_live).
+  ! Pass the array under its device address (in CUDA Fortran, or inside `host_data use_device` of OpenACC or
+  ! `target data use_device_addr` of OpenMP). The work runs on `stream` if it is given, otherwise on the session's stream. The
+  ! call also declares writes to a live array on the host (bvk_set_live).
   function before_write_any(session, data, element, stream) result(status)
     type(bvk_session_t), intent(in) :: session
     type(*), dimension(..), target, intent(in) :: data

@@ -41,13 +41,13 @@ const FREE_SHARE: u64 = 8;
 The command takes checkpoints of random data with a session of one rank, and restores them. It measures copies with
 digests into node memory, the preparation of that memory, writes to the local and to the global directory until they are
 durable, and restarts from node memory and from each directory. If there are GPUs and the command was built with the
-feature cuda, it also measures their links, each alone and all at once, and how fast node memory is pinned. It needs
-four times the size of a checkpoint in memory, and twice that size in each directory. Unless --size is given, a
-checkpoint takes no more than an eighth of the free space. Everything that the command creates is removed, even after
-Ctrl-C.
+feature cuda, it also measures their links, each alone and all at once, and how fast node memory is pinned. The command
+needs room for four checkpoints in memory and for two in each directory. Unless --size is given, a checkpoint takes no
+more than an eighth of the free space. Everything that the command creates is removed, even after Ctrl-C.
 
-`bivouac plan --profile` reads the file. Figures in it from sessions (plan.profile) are kept. The numbers for the
-global directory are those of one node that has the directory to itself; let a session measure what all nodes get.
+`bivouac plan --profile` reads the file. Figures that sessions have written to the file (plan.profile) are kept. The
+numbers for the global directory are those of one node that has the directory to itself; let a session measure what all
+nodes get.
 
 Exit status: 0 done; 2 wrong usage, the file could not be written, or a directory that was named could not be measured.")]
 pub struct Args {

@@ -57,10 +57,10 @@ const VERSIONS_MAX: usize = 8;
   srun --ntasks-per-node=1 bivouac clean --job heat2d --yes       at the end of a batch script
   runuser -u \"$SLURM_JOB_USER\" -- bivouac clean --all-dead --yes --global /scratch/me/run7      in a SLURM epilog, which runs as root
 
-The command removes memory segments in which no process of the job is alive, and temporary files of uploads (files
-that never got their final names). It never touches checkpoints, nor anything that belongs to another user or to a
-job that is alive. Unless --even-newest is given, it also keeps the only copy of the newest version of a series, and of
-the newest version that survives the loss of a node. Copy such versions to the global directory first, with
+The command removes memory segments in which no process of the job is alive, and temporary files of uploads (files that
+never got their final names). It never touches checkpoints, nor anything that belongs to another user or to a job that
+is alive. Unless --even-newest is given, it also keeps the only copy of the newest version of a series, and the only
+copy of the newest version that survives the loss of a node. Copy such versions to the global directory first, with
 `bivouac drain`.
 
 A DIR is a folder of memory segments, or a local or global directory in which to look for temporary files. Without a
@@ -75,7 +75,7 @@ The status is also 0 if the node has nothing to clean.")]
 pub struct Args {
     /// Folders of memory segments, or local or global directories
     dirs: Vec<PathBuf>,
-    /// Clean up after only the job with this name or key (`bivouac ls` shows the key)
+    /// Clean up only after the job with this name or key (`bivouac ls` shows the key)
     #[arg(long)]
     job: Option<String>,
     /// Clean up after all dead jobs of this user

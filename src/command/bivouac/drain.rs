@@ -49,8 +49,8 @@ The last node to copy its shards completes the checkpoint, and the next run of t
 may run the command at the same time. If it is killed, it can be started again.
 
 If shards are missing from the global directory, parity parts that cover them are copied as well. When the shards of a
-lost node can be rebuilt from the files there, the first process that notices
-this rebuilds the shards and removes the parts.
+lost node can be rebuilt from the files there, the shards are rebuilt by the first process that notices this, which then
+removes the parts.
 
 For each series, the command takes the newest version that this node knows to be committed in memory, the newest one
 on the local tier, everything that was taken after these, and older versions that may survive the loss of a node

@@ -23,10 +23,10 @@ use std::time::Duration;
   bivouac halt bivouac-run --clear
 
 The program obeys when it next calls should_exit(), within about exit.check_every. Several conditions can be set; the
-first one that is met counts. Conditions stay until --clear: a run that is started while one of them is met ends at
-once with exit status 10. The condition that --resize sets is removed when the job is relaunched. --resize is refused,
-and nothing is halted, if the --ranks option of `bivouac run` does not allow the number, if the hosts that answer have
-too few slots, or if the newest checkpoints can be restored only on the number of ranks that took them. DIR is the
+first one that is met counts. Conditions stay until --clear. A run that is started while one of them is met ends at once
+with exit status 10. The condition that --resize sets is removed when the job is relaunched. --resize is refused, and
+nothing is halted, if the --ranks option of `bivouac run` does not allow the number, if the hosts that answer have too
+few slots, or if the newest checkpoints can be restored only on the number of ranks that took them. DIR is the
 --run-directory of `bivouac run`, or the configured run.directory.
 
 Exit status: 0 done; 2 wrong usage, or the directory cannot be used; 3 with --list or --clear, no job has ever used the directory.")]

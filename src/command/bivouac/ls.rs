@@ -29,8 +29,8 @@ written, or left behind by a crash); held (kept only because files of later chec
 `bivouac verify` reads the data as well. RANKS shows the number of shards here and the number of ranks that took the
 checkpoint. AGE is the time since the last change. REFERS TO lists the versions that are needed to restore the
 checkpoint (reduction).
-OTHER RANKS is shown if some version can be restored on a different number of ranks. The column says whether the
-version in its row can, according to one of its shards (docs/ELASTIC.md). `bivouac inspect` names the regions that
+OTHER RANKS is shown if some version can be restored on a different number of ranks. For each version, the column says
+whether it can, according to one of the version's shards (docs/ELASTIC.md). `bivouac inspect` names the regions that
 prevent it.
 STANDING, which is judged from this directory alone, is newest (a restart continues from this checkpoint, which is
 removed only when there is a newer one); older (the newest descends from this one, which stays for as long as keep_last

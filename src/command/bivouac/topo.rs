@@ -32,11 +32,11 @@ use std::path::PathBuf;
   bivouac topo --compare --pid 3=4711 OLD     process 4711 is rank 3
   bivouac topo --json bivouac | jq '.snapshots[].ranks[] | [.rank, .threads[].cpus]'
 
-For a folder that contains several checkpoints, the newest of each series is shown. A thread counts as not pinned if
-it may use all CPUs that its job was given. Pages are those of registered regions in host memory; on a machine with
-only one NUMA node, none are recorded. A node marked * holds pages of a rank that has no thread there. For a process,
-only anonymous memory is counted, and only a user who may trace the process can see it. CPUs and nodes are compared by
-number.
+For a folder that contains several checkpoints, the newest of each series is shown. A thread counts as not pinned if it
+is allowed to use all CPUs that its job was given. Pages are those of registered regions in host memory; on a machine
+with only one NUMA node, none are recorded. A node marked * holds pages of a rank that has no thread there. For a
+process, only anonymous memory is counted, and only a user who is allowed to trace the process can see this memory. CPUs
+and nodes are compared by number.
 
 Exit status: 0 done and, with --compare, nothing differs; 1 something differs or is damaged; 2 wrong usage, or
 something could not be read; 3 nothing found.")]

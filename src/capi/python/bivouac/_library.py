@@ -68,8 +68,8 @@ class Part(Structure):
                 ("low", c_double * 8), ("high", c_double * 8)]
 
 
-# A function that says which ranks get rows. Its arguments: the values, the number of rows, where it writes the ranks of the rows, and the
-# pointer that the call was given.
+# A function that says which rank gets each of some rows. Its arguments: the values, the number of rows, where it writes the ranks of the
+# rows, and the pointer that the call was given.
 OWNERS = CFUNCTYPE(None, c_void_p, c_size_t, POINTER(c_int), c_void_p)
 
 

@@ -30,10 +30,10 @@ class Deal(enum.IntEnum):
 class By(NamedTuple):
     """Each row goes to the rank that ``owners`` returns for its values in ``column``.
 
-    ``owners`` gets the values of some rows as an array of shape ``(n,)``, or ``(n, width)`` if a row has several values, and returns ``n``
-    rank numbers of this run. Its result must depend only on the values: it is called on whichever rank reads the rows, on some ranks often
-    and on others never, and each row is passed to it once. It must call neither Bivouac nor MPI. An exception in it ends the restart on all
-    ranks.
+    ``owners`` gets the values of some rows as an array of shape ``(n,)``, or ``(n, width)`` if a row has several values, and returns for
+    each row the number of a rank of this run. Its result must depend only on the values: it is called on whichever rank reads the rows,
+    on some ranks often and on others never, and each row is passed to it once. It must call neither Bivouac nor MPI. An exception in it
+    ends the restart on all ranks.
     """
 
     column: str
@@ -41,7 +41,7 @@ class By(NamedTuple):
 
 
 class RowsPart(NamedTuple):
-    """A rank's part of a set of rows: how many, and the least and the greatest coordinate in each dimension, as given to
+    """A rank's part of a set of rows: how many rows it had, and the least and the greatest coordinate in each dimension, as given to
     :meth:`Checkpoint.save_rows`."""
 
     count: int

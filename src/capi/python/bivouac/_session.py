@@ -126,9 +126,9 @@ class Session:
     from a TOML file or string (otherwise from the file that ``BIVOUAC_CONFIG`` names), then from the environment, then from ``settings``,
     such as ``{"global.directory": "/scratch/me"}``; later sources take precedence.
 
-    Opening a session is collective, and blocks until all ranks have called. As a context manager, the session is closed at the end. An
-    exception leaves the session open, unless all ranks get this exception (:class:`RestartError`). The reason is that closing waits for the
-    other ranks, which may never reach that point.
+    Opening a session is collective, and blocks until all ranks have made the call. As a context manager, the session is closed at the
+    end. An exception leaves the session open, unless all ranks get this exception (:class:`RestartError`). The reason is that closing
+    waits for the other ranks, which may never reach that point.
     """
 
     def __init__(self, comm=None, *, config_file=None, config_text=None, settings=None):
@@ -183,7 +183,7 @@ class Session:
 
         With ``live`` an array in host memory is copied after the checkpoint call, while the program continues. A write to a page that has
         not been copied waits until that page has been copied. Live copying pays off if little of the array is written soon after a
-        checkpoint. Writes that are not made by instructions of this process, such as MPI receives by a network card, transfers from a GPU
+        checkpoint. Writes that are not made by instructions of this process, such as receives of MPI by a network card, transfers from a GPU
         and writes by other processes, must be declared in advance (:meth:`writing`). Where ``offload.host_writes`` is ``"declared"``, all
         writes must be declared. See ``docs/OFFLOAD.md``.
 
@@ -216,7 +216,7 @@ class Session:
         ``halo`` ghost cells before it and ``behind`` after it. Ghost cells are not saved, and a load leaves them unchanged. With
         ``sparse``, the boxes of all ranks together need not cover the array.
 
-        Collective; blocks until all ranks have called. Raises :class:`Error` on all ranks if an element has two owners or none.
+        Collective; blocks until all ranks have made the call. Raises :class:`Error` on all ranks if an element has two owners or none.
         """
         return agreed(self, "bvk_boxes", lambda: Described(shape, own, halo, behind), sparse)
 
@@ -231,7 +231,7 @@ class Session:
         Arrays that are protected or saved on these boxes can be restored on any number of ranks, and on any other lists of an array of the
         same size. With ``sparse``, the lists of all ranks together need not contain all numbers.
 
-        Collective; blocks until all ranks have called. Raises :class:`Error` on all ranks if an element has two owners or none.
+        Collective; blocks until all ranks have made the call. Raises :class:`Error` on all ranks if an element has two owners or none.
         """
         return agreed(self, "bvk_ids", lambda: Listed(total, own), sparse)
 
@@ -360,10 +360,10 @@ class Session:
 
     def companion(self, name, path=None, on_restart=OnRestart.TRUNCATE):
         """Keeps an output file consistent with the checkpoints of the series ``name``. The program appends to this file, which may be
-        a trajectory or a time series, for example. Each checkpoint records the length of the file at the capture (flush the
-        file before it), with a digest of its last 64 KiB. A restart brings the file back to that length, as ``on_restart`` says, so
-        that what a run wrote after its last checkpoint is not repeated. Call this once, before the restart; ranks that do not write a
-        file pass no path::
+        a trajectory or a time series, for example. Each checkpoint records the length of the file at the capture and a digest of its last
+        64 KiB (flush the file before the capture). A restart brings the file back to that length, as ``on_restart`` says, so that what a
+        run wrote after its last checkpoint is not repeated. Call this once, before the restart; ranks that do not write a file pass no
+        path::
 
             energies = session.companion("heat", "energy.csv" if rank == 0 else None)
             is_restored = session.restore("heat") is not None
@@ -371,7 +371,7 @@ class Session:
                 file = open(energies.path, "a" if is_restored else "w")
 
         If the file is shorter than recorded, or the digest differs, the file does not match the version: all ranks continue with the next
-        older one. Returns a :class:`Companion`. Collective; blocks until all ranks have called."""
+        older one. Returns a :class:`Companion`. Collective; blocks until all ranks have made the call."""
         found = None if path is None else os.fsencode(path)
         call("bvk_companion", self._handle, _text(name), found, OnRestart(on_restart))
         return Companion(self, _text(name), found)
@@ -595,7 +595,7 @@ class Checkpoint:
     def open(self, name):
         """Begins a region of bytes of any length, and returns a binary file to write them to, for example with :mod:`pickle`,
         ``numpy.save`` or ``torch.save``. What is written is copied to its place in the checkpoint. The region ends when the file is
-        closed; only one region is written at a time::
+        closed; only one region can be written at a time::
 
             with checkpoint.open("tree") as file:
                 pickle.dump(tree, file)
@@ -694,7 +694,7 @@ class Restart:
             with attempt:
                 attempt.load("field", field)
         if restart.restored is None:
-            ...  # there was nothing
+            ...  # there was nothing to restore
 
     If a rank finds damage, or rejects the version (:meth:`Attempt.reject`), all ranks get another attempt, which reads other copies or an
     older version; what was loaded before must not be used. Any other exception in an attempt ends the restart with a
@@ -817,9 +817,9 @@ class Attempt:
         return Reader(self._restart, _text(name), self._bytes(name))
 
     def route(self, name):
-        """Writes region ``name`` to a file in node-local storage, and returns its path. The region is one that :meth:`Checkpoint.route`
-        has saved, or any other array of this rank's own. The file exists until the attempt ends. Every block is checked before it is
-        written. Local; blocks on the tier that holds the copy, and on node-local storage."""
+        """Writes region ``name`` to a file in node-local storage, and returns the path of the file. The region is one that
+        :meth:`Checkpoint.route` has saved, or any other array of this rank's own. The file exists until the attempt ends. Every block is
+        checked before it is written. Local; blocks on the tier that holds the copy, and on node-local storage."""
         return _library.path("bvk_route_saved", self._restart._handle, _text(name))
 
     def _bytes(self, name):
@@ -894,8 +894,8 @@ class Attempt:
         """Appends to ``history`` all versions that were saved under its name, and returns how many. Local; blocks on the tier that holds
         the copy.
 
-        Each attempt needs a history of its own: a history that an earlier attempt has loaded into already has versions. Close it, and
-        open another.
+        Each attempt needs a history of its own, because the history of an earlier attempt already contains versions. Close that history,
+        and open another.
         """
         number = c_uint64()
         call("bvk_load_history", self._restart._handle, history._handle, byref(number))
@@ -967,7 +967,7 @@ class History:
         call("bvk_history_restore", self._handle, _version(version))
 
     def hint(self, versions):
-        """Says in which order versions will be restored, after those named earlier. Local."""
+        """Says in which order versions will be restored, after the versions that earlier hints named. Local."""
         numbers = [_version(version) for version in versions]
         call("bvk_history_hint", self._handle, (c_uint64 * len(numbers))(*numbers), len(numbers))
 

@@ -116,13 +116,14 @@ After an attempt, the first of these rules that applies decides what happens:
   --fruitless attempts in a row committed no newer checkpoint
   although all nodes answer                                    stop, 12 (14 if the watchdog ended the last attempt)
   all restarts are used up                                     stop, 11 (14 if the watchdog ended the last attempt)
-  too few nodes answer for the job or, with --ranks, for the
-  only number of ranks that can restore the newest checkpoint  stop, 13
+  the nodes that answer are too few for the job or, with
+  --ranks, for the only number of ranks that can restore
+  the newest checkpoint                                        stop, 13
   otherwise                                                    relaunch on the nodes that answer
 
 Signals to bivouac run:
   INT (Ctrl-C)     end the job with TERM, and with KILL after --grace; a second INT kills at once
-  TERM, USR1, HUP  ask for a last checkpoint (a halt condition); as INT if the job has not ended after --reserve
+  TERM, USR1, HUP  ask for a last checkpoint (a halt condition); act like INT if the job has not ended after --reserve
   USR2             pass the signal on to the launcher
 
 Exit status: 0 success; 2 wrong usage, or the job cannot be started; 10 halted (start again to continue); 11 restarts used up;
