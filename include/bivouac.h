@@ -57,7 +57,7 @@ typedef struct bvk_part bvk_part;
 // version, or to an older version (`bvk_saved_version` says which version it is). Nothing that was loaded before may be used.
 #define BVK_AGAIN 1
 
-// There is nothing to return: no checkpoint to restore, no report to read.
+// There is nothing to return: for example, there is no checkpoint to restore or no report to read.
 #define BVK_NOTHING 2
 
 // An argument is wrong: NULL where a value is needed, a count that is too large, an unknown type.
@@ -106,8 +106,8 @@ typedef struct bvk_part bvk_part;
 // A defect in Bivouac. From now on the session may be unusable; the application may continue to compute.
 #define BVK_ERR_INTERNAL (-15)
 
-// Unsigned bytes without further meaning. A negative type stands for an application-defined record, and its absolute value for the number
-// of bytes: `BVK_RECORD(48)` in C, -48 in other languages.
+// Unsigned bytes without further meaning. A negative type stands for an application-defined record; the absolute value of the type is the
+// size of the record in bytes: `BVK_RECORD(48)` in C, -48 in other languages.
 #define BVK_U8 1
 
 // Signed 8-bit integers.
@@ -146,7 +146,7 @@ typedef struct bvk_part bvk_part;
 // On node-local storage: survives a reboot of the node.
 #define BVK_LEVEL_NODE_REBOOT 2
 
-// Copies or parity on other nodes: survives the loss of a node.
+// With copies or parity on other nodes: survives the loss of a node.
 #define BVK_LEVEL_NODE_LOSS 3
 
 // On the parallel file system: survives the loss of all nodes.
@@ -213,11 +213,12 @@ typedef struct bvk_part bvk_part;
 // If the companion is longer than it was at the restored checkpoint, a restart truncates it to that length.
 #define BVK_RESTART_TRUNCATE 0
 
-// If the companion is longer, the restart ends with an error on all ranks, and the companion stays unchanged.
+// If the companion is longer than it was at the restored checkpoint, the restart ends with an error on all ranks, and the companion stays
+// unchanged.
 #define BVK_RESTART_REFUSE 1
 
-// If the companion is longer, it stays unchanged, and the program continues in another file next to it, for example in `traj.part0002.xtc`
-// after `traj.xtc`.
+// If the companion is longer than it was at the restored checkpoint, it stays unchanged, and the program continues in another file next
+// to it, for example in `traj.part0002.xtc` after `traj.xtc`.
 #define BVK_RESTART_ANOTHER 2
 
 // How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set members. At
@@ -241,7 +242,7 @@ struct bvk_region {
   size_t size;
   // The name.
   const char *name;
-  // Its memory, on the host or on a GPU.
+  // The memory of the region, on the host or on a GPU.
   void *data;
   // The number of elements; ignored if there is a shape.
   uint64_t count;
@@ -311,23 +312,23 @@ struct bvk_stats {
   uint64_t urgent_bytes;
   // How often a checkpoint waited for the previous marked checkpoint.
   uint64_t mark_waits;
-  // Seconds that these waits took.
+  // Seconds that the waits in `mark_waits` took.
   double mark_wait_total_s;
   // Checkpoints that only the application's declarations protected from later writes (`offload.audit`, `offload.host_writes`).
   uint64_t unaudited;
   // Live regions that were copied after the checkpoint call had returned (`bvk_set_live`).
   uint64_t live_regions;
-  // Bytes of these regions.
+  // Bytes of the regions in `live_regions`.
   uint64_t live_bytes;
-  // Bytes of these regions that a write of the application waited for.
+  // Bytes in `live_bytes` that a write of the application waited for.
   uint64_t live_waited_bytes;
-  // Bytes of these regions that a declaration copied.
+  // Bytes in `live_bytes` that a declaration copied.
   uint64_t live_declared_bytes;
   // Live regions that were nevertheless copied before the checkpoint call returned.
   uint64_t live_at_once;
   // How often a checkpoint waited until the live regions of the previous one were copied.
   uint64_t live_waits;
-  // Seconds that these waits took.
+  // Seconds that the waits in `live_waits` took.
   double live_wait_total_s;
 };
 
@@ -389,11 +390,11 @@ struct bvk_restored {
 
 // A column of rows: `width` elements of the type `kind` for each row, row after row, starting at `data`.
 struct bvk_column {
-  // Its name, without a `/`.
+  // The name of the column, without a `/`.
   const char *name;
-  // Its memory, on the host; NULL if there are no rows.
+  // The memory of the column, on the host; NULL if there are no rows.
   const void *data;
-  // The type of its elements: `BVK_U8` to `BVK_F64` or `BVK_RECORD`.
+  // The type of the elements: `BVK_U8` to `BVK_F64` or `BVK_RECORD`.
   int kind;
   // Elements in each row, 1 or more.
   uint32_t width;
@@ -472,7 +473,7 @@ const char *bvk_version(void);
 // `options`: NULL for the environment alone. `*session`: the handle, yours until `bvk_close`; NULL after an error.
 //
 // Errors: `BVK_ERR_OPEN` (the text names ranks and keys; also returned for a NULL `session`), `BVK_ERR_MPI`, `BVK_ERR_FAILED`. If `comm`
-// is not a communicator on some ranks, the other ranks wait for them.
+// on some ranks is not a communicator, the other ranks wait for these ranks.
 //
 // Requirements:
 // `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts are NUL-terminated, and its list ends with NULL;
@@ -807,8 +808,8 @@ int bvk_hold(bvk_checkpoint_t checkpoint);
 int bvk_save_history(bvk_checkpoint_t checkpoint, bvk_history_t history);
 
 // Chooses "full", "basic", "list", "tree" or "auto" (`docs/REDUCTION.md`) as the method by which files reuse earlier files for a region of
-// this checkpoint. This method replaces the configured one. The choice has an effect if `reduction.method` or `reduction.regions` asks for
-// a method. If the region is not saved, the log names it.
+// this checkpoint. This method replaces the configured one. The choice has an effect only if `reduction.method` or `reduction.regions`
+// asks for a method. If the region is not saved, the log names it.
 //
 // Local, never waits.
 //
@@ -902,8 +903,8 @@ int bvk_restore(bvk_session_t session,
                 uint64_t version,
                 struct bvk_restored *restored);
 
-// Begins a restart in which the application loads the regions itself. It calls `bvk_load` for each region that it needs, then
-// `bvk_end_restore`, and repeats these calls as long as `bvk_end_restore` returns `BVK_AGAIN`. `version` is as in `bvk_restore`.
+// Begins a restart in which the application loads the regions itself. The application calls `bvk_load` for each region that it needs,
+// then `bvk_end_restore`, and repeats these calls as long as `bvk_end_restore` returns `BVK_AGAIN`. `version` is as in `bvk_restore`.
 // `BVK_NOTHING`: there is nothing to restore, and no restart is open.
 //
 // Collective: all ranks. No other collective call of the session may be made until the restart has ended. Blocks until the ranks have
@@ -1267,7 +1268,7 @@ int bvk_save_per_rank(bvk_checkpoint_t checkpoint,
 // and the type must be those that were saved.
 //
 // Local if the same number of ranks took the checkpoint. Otherwise collective: all ranks load the same regions in the same order, and the
-// call blocks until all of them have made it.
+// call blocks until all ranks have made the call.
 //
 // Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as for `bvk_load_on`. `data` is then unchanged.
 //
@@ -1370,7 +1371,7 @@ int bvk_column_at(bvk_restart_t restart,
 //
 // Requirements:
 // `name` is NULL or a NUL-terminated string. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or
-// until `bvk_end_restore`, which closes it whatever it returns. `count` is NULL or points to a number.
+// until `bvk_end_restore`, which closes the handle whatever status it returns. `count` is NULL or points to a number.
 int bvk_load_rows(bvk_restart_t restart,
                   const char *name,
                   int how,
@@ -1463,7 +1464,7 @@ int bvk_loaded_rows_close(bvk_loaded_rows_t *rows);
 //
 // Requirements:
 // `name` is NULL or a NUL-terminated string. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until
-// `bvk_end_restore`, which closes it whatever it returns.
+// `bvk_end_restore`, which closes the handle whatever status it returns.
 int bvk_parts(bvk_restart_t restart,
               const char *name,
               int first,
@@ -1568,8 +1569,8 @@ int bvk_history_append(bvk_history_t history,
 int bvk_history_restore(bvk_history_t history,
                         uint64_t version);
 
-// Says that the `count` versions will be restored in this order, after those named earlier. These versions need not exist yet. Hints
-// cannot be taken back, and restores may deviate from them.
+// Says that the `count` versions in the list `versions` will be restored in the order of the list, after the versions that earlier hints
+// named. The versions in the list need not exist yet. Hints cannot be taken back, and restores may deviate from them.
 //
 // Local, never waits.
 //
@@ -1605,10 +1606,10 @@ int bvk_history_close(bvk_history_t *history);
 //
 // `bytes`: the size of a marked checkpoint's regions in bytes, on the GPU and on the host together. Node memory for two such checkpoints
 // is reserved, touched and pinned, and its two parts are used in turn. With 0, no memory is prepared: the first checkpoints are copied,
-// and their memory is pinned for later ones. A second call prepares more memory. Histories that are opened later may take prepared memory,
-// so open them first.
+// and their memory is pinned for later ones. A second call prepares more memory. Histories that are opened later may take prepared
+// memory, so open histories before this call.
 //
-// Local. Blocks for about half a second per GiB of `bytes`, and up to a second if this is the first call for the GPU.
+// Local. Blocks for about half a second per GiB of `bytes`, and for up to a second if this is the first call for the GPU.
 //
 // Errors: `BVK_ERR_DEVICE`: the GPU does not exist, this rank does not have enough node memory, or the memory cannot be pinned.
 // `BVK_ERR_STATE`: the session already offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session is unchanged.
@@ -1623,9 +1624,9 @@ int bvk_offload(bvk_session_t session,
                 uint64_t bytes);
 
 // Declares that work that is enqueued on the session's stream (`bvk_set_stream`) between this call and the next checkpoint may write to
-// the `bytes` bytes at `data`: a region on the GPU, a part of one, or several adjacent ones in one allocation. Memory that is not saved is
-// ignored. Host memory is also ignored, because it is copied in the call that captures it. Live regions (`bvk_set_live`) are an exception:
-// the declared bytes that have not been copied yet are copied before this call returns.
+// the `bytes` bytes at `data`: a region on the GPU, a part of a region, or several adjacent regions in one allocation. Memory that is not
+// saved is ignored. Host memory is also ignored, because it is copied in the call that captures it. Live regions (`bvk_set_live`) are an
+// exception: the declared bytes that have not been copied yet are copied before this call returns.
 //
 // Local, never waits for a GPU. The stream may have to wait: for the mark, for a copy inside the GPU, or for a transfer. For live regions,
 // the call blocks until the declared bytes have been copied.
@@ -1740,8 +1741,8 @@ int bvk_allow_marks(bvk_session_t session);
 // this process, or by system calls that copy into it (`read`). Every other write is declared beforehand (`bvk_before_write`): MPI receives
 // by a network card, transfers from a GPU, and writes through buffers that are registered with the kernel, through other mappings of the
 // memory, or by other processes. With `offload.host_writes = "declared"`, every write is declared beforehand. An undeclared write may put
-// later bytes into the checkpoint, and nothing detects this. No thread writes to the memory before a checkpoint call has returned. `name`
-// is NULL or a NUL-terminated string.
+// later bytes into the checkpoint, and nothing detects this. While a checkpoint call runs, no thread writes to the memory. `name` is NULL
+// or a NUL-terminated string.
 int bvk_set_live(bvk_session_t session,
                  const char *name,
                  int on);
@@ -1778,9 +1779,9 @@ int bvk_stream_write(bvk_checkpoint_t checkpoint, const void *data, uint64_t byt
 // Errors: as for `bvk_stream_begin`.
 int bvk_stream_end(bvk_checkpoint_t checkpoint);
 
-// Reads at most `bytes` bytes of the region `name`, starting at byte `at`, into `data`. `*found` says how many bytes were read, which is
-// fewer than `bytes` only at the end of the region. Any array can be read in this way. Every block is checked before a byte of it is
-// returned. `bvk_fopen_saved` does the same through a `FILE`, and is faster for small pieces.
+// Reads into `data` at most `bytes` bytes of the region `name`, starting at byte `at` of the region. `*found` says how many bytes were
+// read, which is fewer than `bytes` only at the end of the region. Any array can be read in this way. Every block is checked before a
+// byte of it is returned. `bvk_fopen_saved` does the same through a `FILE`, and is faster for small pieces.
 //
 // Local. Blocks on the tier that holds the copy.
 //
