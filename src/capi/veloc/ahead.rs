@@ -102,7 +102,7 @@ impl Ahead {
     /// Restores a version into regions of exactly its lengths. [`Ahead::restored`] must be called once all ranks have done so.
     ///
     /// # Safety
-    /// The same as for [`Ahead::append`]. In addition, nobody else uses the memory meanwhile.
+    /// See [`Ahead::append`]. In addition, nobody else uses the memory meanwhile.
     pub(super) unsafe fn restore(&mut self, open: &mut Open, version: u64, regions: &[Region]) -> Outcome<()> {
         let Open { histories, gpus, stream, .. } = open;
         let past = histories.get_mut(&HISTORY).ok_or_else(gone)?;

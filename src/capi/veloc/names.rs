@@ -36,7 +36,7 @@ pub(super) fn version(version: c_int) -> Result<u64, String> {
 /// Returns the name of a checkpoint, its series and its version.
 ///
 /// # Errors
-/// The same as for [`series`] and [`version`].
+/// See [`series`] and [`version`].
 pub(super) fn checkpoint(name: &str, number: c_int) -> Result<(&str, String, u64), String> {
     let number = version(number)?;
     Ok((name, series(name)?, number))

@@ -53,7 +53,7 @@ pub struct Args {
 /// The contents of a run directory.
 #[derive(Serialize)]
 pub struct View {
-    /// The same number as in all documents.
+    /// The version of the schema, as in all JSON documents of the command.
     pub schema: u32,
     /// The directory that was read.
     pub directory: PathBuf,

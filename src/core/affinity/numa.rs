@@ -143,7 +143,7 @@ pub fn query(addresses: &[usize]) -> io::Result<Vec<i32>> {
 /// would by being read, and are found.
 ///
 /// # Errors
-/// The same as for [`query`].
+/// See [`query`].
 pub fn query_before_reading(addresses: &[usize]) -> io::Result<Vec<i32>> {
     let mut found = query(addresses)?;
     if is_balancing() {

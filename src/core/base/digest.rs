@@ -519,7 +519,7 @@ mod x86 {
     /// Does the same as [`run`] for the rows of two parts, alternating between them unit by unit.
     ///
     /// # Safety
-    /// The same as for [`copy_sum_rows`]. In addition, neither target overlaps the rows, and both are aligned as `STORES` needs it where
+    /// See [`copy_sum_rows`]. In addition, neither target overlaps the rows, and both are aligned as `STORES` needs it where
     /// each row begins.
     #[target_feature(enable = "avx2,bmi2")]
     unsafe fn run_rows<const STORES: u8>(

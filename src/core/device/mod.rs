@@ -268,7 +268,7 @@ fn covers(runs: &[&Run], block_bytes: u64) -> bool {
 /// [`Stream::upload_blocks`], piece by piece.
 ///
 /// # Errors
-/// The same as there.
+/// See [`Stream::upload_blocks`].
 pub fn upload_and_digest(stream: &dyn Stream, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>> {
     stream.upload(copies, None)?;
     let mut first = 0u64;
@@ -291,19 +291,19 @@ pub trait Copied: Send + Sync {
     /// Waits for the end of the copy.
     ///
     /// # Errors
-    /// The same as for [`Copied::is_done`].
+    /// See [`Copied::is_done`].
     fn wait(&self) -> Result<()>;
 
     /// The digests, in the order of the blocks. Waits for the end.
     ///
     /// # Errors
-    /// The same as for [`Copied::is_done`].
+    /// See [`Copied::is_done`].
     fn digests(&self) -> Result<Vec<Digest>>;
 
     /// Copies the digests into `into`, starting with that of block number `first`. Waits for the end.
     ///
     /// # Errors
-    /// The same as for [`Copied::is_done`].
+    /// See [`Copied::is_done`].
     ///
     /// # Panics
     /// If there are not enough digests.
@@ -312,7 +312,7 @@ pub trait Copied: Send + Sync {
     /// How long the device took for the copy, in seconds, from the end of the previous work on its stream. Waits for the end.
     ///
     /// # Errors
-    /// The same as for [`Copied::is_done`].
+    /// See [`Copied::is_done`].
     fn seconds(&self) -> Result<f64>;
 }
 
@@ -327,7 +327,7 @@ pub trait Moment: Any + Send + Sync {
     /// Waits until the stream has reached it.
     ///
     /// # Errors
-    /// The same as for [`Moment::is_done`].
+    /// See [`Moment::is_done`].
     fn wait(&self) -> Result<()>;
 }
 
@@ -441,7 +441,7 @@ pub trait Stream: Send + Sync + fmt::Debug {
     /// Until all bytes have arrived.
     ///
     /// # Errors
-    /// The same as for [`Stream::download`].
+    /// See [`Stream::download`].
     fn upload(&self, copies: &[(&[u8], DeviceSpan)], gate: Option<Gate<'_>>) -> Result<()>;
 
     /// Copies pieces of host memory, each to its own place, and makes the digests of their blocks on the device. The digests of the first
@@ -449,10 +449,10 @@ pub trait Stream: Send + Sync + fmt::Debug {
     /// digests are those of the bytes that the device has before or after it stores them at their places.
     ///
     /// # Blocking
-    /// The same as for [`Stream::upload`], and for the digests.
+    /// As long as [`Stream::upload`], and for the digests.
     ///
     /// # Errors
-    /// The same as for [`Stream::upload`] and [`Stream::copy_blocks`].
+    /// See [`Stream::upload`] and [`Stream::copy_blocks`].
     fn upload_blocks(&self, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>>;
 
     /// Enqueues the transfer of blocks to host memory that is lent out and pinned. The digests are those of the blocks of the first part of

@@ -137,6 +137,6 @@ pub trait Staging: Send + Sync {
     /// Enqueues copies from rows on the device to the memory.
     ///
     /// # Errors
-    /// The same as for [`Staging::scatter`].
+    /// See [`Staging::scatter`].
     fn gather(&mut self, copies: &[RowCopy]) -> Result<()>;
 }

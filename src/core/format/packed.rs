@@ -269,7 +269,7 @@ impl Packing {
     /// Where everything goes in the packed shard with these bodies, and its header, whose table checksum is still to be filled in.
     ///
     /// # Errors
-    /// The same as for [`Layout::new`].
+    /// See [`Layout::new`].
     pub fn layout(&self, encoded: &[Vec<u8>; 4]) -> Result<(Layout, ShardHeader), FormatError> {
         let [head, sources, extents, frames] = encoded.each_ref().map(|body| body.len() as u64);
         let bytes = [head, sources, extents, frames, self.stored_bytes()];

@@ -343,7 +343,7 @@ impl Layout {
     /// A layout whose bodies begin at `head`, a multiple of 4096, or later if the tables are longer.
     ///
     /// # Errors
-    /// The same as for [`Layout::new`], and for a `head` that leaves more than [`SPARE_HEAD_MAX`] bytes unused.
+    /// The errors of [`Layout::new`], and an error for a `head` that leaves more than [`SPARE_HEAD_MAX`] bytes unused.
     pub fn behind_head(mut meta: ShardMeta, block_size: u64, head: u64) -> Result<Self, FormatError> {
         if !valid_block_size(block_size) {
             return Err(FormatError::invalid(WHAT_TABLE, format!("block size {block_size}")));

@@ -294,7 +294,7 @@ impl Attempt {
     /// returns, the region is complete for work on any stream.
     ///
     /// # Errors
-    /// The same as for [`Attempt::load`], and [`LoadError::Device`] if the device fails. Another copy or an older checkpoint would not
+    /// The errors of [`Attempt::load`], and [`LoadError::Device`] if the device fails. Another copy or an older checkpoint would not
     /// help, but the region can still be loaded into host memory.
     pub fn load_device<T: Element>(
         &mut self,
@@ -319,10 +319,10 @@ impl Attempt {
     /// Local.
     ///
     /// # Blocking
-    /// The same as for [`Attempt::load_device`].
+    /// See [`Attempt::load_device`].
     ///
     /// # Errors
-    /// The same as for [`Attempt::load_device`], for the first region that cannot be loaded.
+    /// The errors of [`Attempt::load_device`], for the first region that cannot be loaded.
     pub fn load_devices<T: Element>(
         &mut self,
         regions: &[(&str, DeviceSpan)],
@@ -370,7 +370,7 @@ impl Attempt {
     /// Loads a region of any length.
     ///
     /// # Errors
-    /// The same as for [`Attempt::load`].
+    /// See [`Attempt::load`].
     pub fn load_vec<T: Element>(&mut self, name: &str) -> Result<Vec<T>, LoadError> {
         let region = self.find(name)?;
         let length = region.bytes / (size_of::<T>() as u64).max(1);
@@ -382,7 +382,7 @@ impl Attempt {
     /// Loads a small value.
     ///
     /// # Errors
-    /// The same as for [`Attempt::load`], and [`LoadError::Value`] if the value has another type.
+    /// The errors of [`Attempt::load`], and [`LoadError::Value`] if the value has another type.
     pub fn value<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, LoadError> {
         let region = self.find(name)?;
         if region.kind != RegionKind::Value {
@@ -421,7 +421,7 @@ impl Attempt {
     /// On the tier that holds the copy, and as [`History::append`] does. The call uses as much host memory as the largest version needs.
     ///
     /// # Errors
-    /// The same as for [`Attempt::load`]; [`LoadError::Missing`] if no history of this name was saved; [`LoadError::History`] if `history`
+    /// The errors of [`Attempt::load`]; [`LoadError::Missing`] if no history of this name was saved; [`LoadError::History`] if `history`
     /// does not take a version, usually because it already has one with that number. It then has some of the versions: drop it.
     pub fn load_history(&mut self, history: &History) -> Result<u64, LoadError> {
         let (rank, key) = (self.rank, self.key);

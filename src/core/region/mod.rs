@@ -375,7 +375,7 @@ fn elements_in<'a, T: Element>(
 /// `None`, the region has one dimension.
 ///
 /// # Errors
-/// The same as for [`device_array`].
+/// See [`device_array`].
 pub fn live_array<'a, T: Element>(
     name: &str,
     memory: &LiveMemory,
@@ -463,7 +463,7 @@ pub fn decomposed<'a, T: Element>(
 /// elements.
 ///
 /// # Errors
-/// The same as for [`decomposed`].
+/// See [`decomposed`].
 pub fn typed_decomposed<'a>(
     name: &str,
     on: &Decomposition,
@@ -486,7 +486,7 @@ pub fn typed_decomposed<'a>(
 /// Does the same as [`typed_decomposed`] for boxes in device memory.
 ///
 /// # Errors
-/// The same as for [`typed_decomposed`], and [`RegionError::Partial`] if the memory of a box ends inside an element.
+/// The errors of [`typed_decomposed`], and [`RegionError::Partial`] if the memory of a box ends inside an element.
 pub fn device_decomposed<'a>(
     name: &str,
     on: &Decomposition,
@@ -528,7 +528,7 @@ fn shape_on(on: &Decomposition) -> Vec<u64> {
 /// Checks that the device memory for each box of a decomposition has the length that the box needs.
 ///
 /// # Errors
-/// The same as for [`check_memory`], and [`RegionError::Partial`] if the memory of a box ends inside an element.
+/// The errors of [`check_memory`], and [`RegionError::Partial`] if the memory of a box ends inside an element.
 pub fn check_device_memory(
     name: &str,
     on: &Decomposition,

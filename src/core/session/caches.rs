@@ -34,7 +34,7 @@ impl Session {
     /// Local.
     ///
     /// # Blocking
-    /// The same as for [`Session::caches`].
+    /// See [`Session::caches`].
     ///
     /// # Errors
     /// [`Error::History`](crate::Error::History).

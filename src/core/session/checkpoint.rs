@@ -120,7 +120,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// Adds live host memory with the extents of its dimensions, slowest first. Otherwise the same as [`CheckpointBuilder::save_live`].
     ///
     /// # Errors
-    /// The same as for [`CheckpointBuilder::save_live`], and [`Error::Region`] if the shape does not fit the memory.
+    /// The errors of [`CheckpointBuilder::save_live`], and [`Error::Region`] if the shape does not fit the memory.
     pub fn save_live_shaped<T: Element>(&mut self, name: &str, memory: &LiveMemory, shape: &[u64]) -> Result<()> {
         let saved = region::live_array::<T>(name, memory, Some(shape))?;
         self.add(saved)
@@ -160,7 +160,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// Local.
     ///
     /// # Errors
-    /// The same as for [`CheckpointBuilder::save_on`].
+    /// See [`CheckpointBuilder::save_on`].
     pub fn save_boxes_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &[&'a [T]]) -> Result<()> {
         let saved = region::decomposed(name, on, memory, self.engine.identity().place())?;
         self.add_on(saved, on)
@@ -296,10 +296,10 @@ impl<'a> CheckpointBuilder<'a> {
     /// Local. All ranks have the same versions, and name the same fields.
     ///
     /// # Blocking
-    /// The same as for [`CheckpointBuilder::save_history`].
+    /// See [`CheckpointBuilder::save_history`].
     ///
     /// # Errors
-    /// The same as for [`CheckpointBuilder::save_history`]. [`Error::Region`] also if a field is not named, if it does not have as many
+    /// See [`CheckpointBuilder::save_history`]. [`Error::Region`] also if a field is not named, if it does not have as many
     /// elements as this rank owns, or if the list of versions takes more than 1 MiB.
     pub fn save_history_on(&mut self, history: &'a History, on: &[(&str, &Decomposition)]) -> Result<()> {
         let (index, kept) = history.kept()?;
@@ -391,7 +391,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// Local.
     ///
     /// # Blocking
-    /// The same as for [`CheckpointBuilder::capture`].
+    /// See [`CheckpointBuilder::capture`].
     ///
     /// # Errors
     /// [`Error::Region`]: one of the regions has already been added, or is held with another type or shape; nothing has changed then.

@@ -79,7 +79,7 @@ impl<'a> DeviceCheckpointBuilder<'a> {
     /// [`DeviceCheckpointBuilder::save_device`].
     ///
     /// # Errors
-    /// The same as for [`DeviceCheckpointBuilder::save_device`], and [`Error::Region`](crate::Error::Region) if the shape does not fit the
+    /// The errors of [`DeviceCheckpointBuilder::save_device`], and [`Error::Region`](crate::Error::Region) if the shape does not fit the
     /// memory.
     pub fn save_device_shaped<T: Element>(&mut self, name: &str, span: &'a DeviceSpan, shape: &[u64]) -> Result<()> {
         let saved = region::device_array::<T>(name, span, Some(shape))?;
@@ -104,7 +104,7 @@ impl<'a> DeviceCheckpointBuilder<'a> {
     /// Local. All ranks save the region, on the same decomposition; some may pass a slice, and others device memory.
     ///
     /// # Errors
-    /// The same as for [`CheckpointBuilder::save_on`], and [`Error::Region`](crate::Error::Region) if the memory ends inside an element.
+    /// The errors of [`CheckpointBuilder::save_on`], and [`Error::Region`](crate::Error::Region) if the memory ends inside an element.
     pub fn save_device_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &'a DeviceSpan) -> Result<()> {
         match on.boxes() {
             0 if memory.bytes() == 0 => self.save_device_boxes_on::<T>(name, on, &[]),
@@ -119,7 +119,7 @@ impl<'a> DeviceCheckpointBuilder<'a> {
     /// Local.
     ///
     /// # Errors
-    /// The same as for [`DeviceCheckpointBuilder::save_device_on`].
+    /// See [`DeviceCheckpointBuilder::save_device_on`].
     pub fn save_device_boxes_on<T: Element>(
         &mut self,
         name: &str,
@@ -148,7 +148,7 @@ impl<'a> DeviceCheckpointBuilder<'a> {
     /// stream.
     ///
     /// # Errors
-    /// The same as for [`CheckpointBuilder::capture`]; [`Error::Capture`](crate::Error::Capture) if the device fails;
+    /// The errors of [`CheckpointBuilder::capture`]; [`Error::Capture`](crate::Error::Capture) if the device fails;
     /// [`Error::Offload`](crate::Error::Offload) if regions are marked and the stream is being captured into a CUDA graph.
     /// [`Pending::wait`] reports, on all ranks, any failure after this call has returned, including one that is due to an undeclared write.
     pub fn capture(self) -> Result<Pending> {

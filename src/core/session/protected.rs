@@ -365,7 +365,7 @@ impl Session {
     /// All ranks, with the same name, version and parts (lengths may differ); the call does not wait for the other ranks.
     ///
     /// # Blocking
-    /// The same as for [`CheckpointBuilder::capture`], or, with parts in device memory, for [`DeviceCheckpointBuilder::capture`].
+    /// As long as [`CheckpointBuilder::capture`] or, with parts in device memory, [`DeviceCheckpointBuilder::capture`].
     ///
     /// # Errors
     /// [`Error::Name`](crate::Error::Name), [`Error::Region`](crate::Error::Region), and the errors of the builder's `capture`; the other
@@ -396,7 +396,7 @@ impl Session {
     /// All ranks, with the same name and parts.
     ///
     /// # Blocking
-    /// The same as for [`Restore::run`].
+    /// See [`Restore::run`].
     ///
     /// # Errors
     /// [`Error::Restart`](crate::Error::Restart), on all ranks alike. The content of `state` is then unspecified.
@@ -411,10 +411,10 @@ impl Session {
     /// All ranks, with the same name, version and parts.
     ///
     /// # Blocking
-    /// The same as for [`Restore::run`].
+    /// See [`Restore::run`].
     ///
     /// # Errors
-    /// The same as for [`Session::restore`], and [`RestartError::NoSuchVersion`](crate::RestartError::NoSuchVersion) if the version does
+    /// The errors of [`Session::restore`], and [`RestartError::NoSuchVersion`](crate::RestartError::NoSuchVersion) if the version does
     /// not exist.
     pub fn restore_version<C: Checkpoint + ?Sized>(
         &self,
@@ -491,7 +491,7 @@ impl Attempt {
     /// On the tiers that hold the copies; if the call is collective, until all ranks have called.
     ///
     /// # Errors
-    /// The same as for [`Attempt::load`], for the first part that cannot be loaded. The content of `state` is then unspecified.
+    /// The errors of [`Attempt::load`], for the first part that cannot be loaded. The content of `state` is then unspecified.
     pub fn load_protected<C: Checkpoint + ?Sized>(&mut self, state: &mut C) -> Result<(), LoadError> {
         self.load_parts(state).map(drop)
     }

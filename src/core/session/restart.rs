@@ -142,10 +142,10 @@ impl Session {
     /// All ranks.
     ///
     /// # Blocking
-    /// The same as for [`Restore::run`], without the loading.
+    /// As long as [`Restore::run`], without the loading.
     ///
     /// # Errors
-    /// The same as for [`Restore::run`].
+    /// See [`Restore::run`].
     pub fn versions(&self, name: &str) -> Result<Vec<VersionInfo>> {
         self.check_name_together(name)?;
         let mut election = self.election(name, Want::Newest);
@@ -436,7 +436,7 @@ pub struct Loaded {
 pub enum UncountedEnd {
     /// All ranks have loaded the checkpoint.
     Loaded(Box<Loaded>),
-    /// The same as [`AttemptEnd::Again`].
+    /// Some rank has found damage or rejected the version: load again ([`AttemptEnd::Again`]).
     Again(Box<Restart>),
 }
 

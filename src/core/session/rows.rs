@@ -82,7 +82,7 @@ impl<'a> Rows<'a> {
     /// Checks whether the rows can be saved under `name`.
     ///
     /// # Errors
-    /// The same as for [`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows), except that names already in use in the
+    /// The errors of [`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows), except that names already in use in the
     /// checkpoint are not noticed.
     #[doc(hidden)]
     pub fn check(&self, name: &str) -> Result<()> {

@@ -60,10 +60,10 @@ impl Session {
     /// All ranks of `comm`.
     ///
     /// # Blocking
-    /// The same as for [`Session::open`].
+    /// See [`Session::open`].
     ///
     /// # Errors
-    /// The same as for [`Session::open`].
+    /// See [`Session::open`].
     #[cfg(feature = "mpi")]
     pub fn from_env<C: mpi::traits::Communicator + ?Sized>(comm: &C) -> Result<Session> {
         Session::open_with(comm, Config::from_env())
@@ -98,10 +98,10 @@ impl Session {
     /// All ranks of `comm`.
     ///
     /// # Blocking
-    /// The same as for [`Session::open`].
+    /// See [`Session::open`].
     ///
     /// # Errors
-    /// The same as for [`Session::open`].
+    /// See [`Session::open`].
     #[cfg(feature = "mpi")]
     pub fn open_with<C: mpi::traits::Communicator + ?Sized, E: std::fmt::Display>(
         comm: &C,
@@ -156,10 +156,10 @@ impl Session {
     /// All ranks of `comm`.
     ///
     /// # Blocking
-    /// The same as for `Session::open`.
+    /// See `Session::open`.
     ///
     /// # Errors
-    /// The same as for `Session::open`.
+    /// See `Session::open`.
     pub fn open_on(comm: Box<dyn Comm>, place: &Place, config: Config) -> Result<Session> {
         Session::open_or_fail(comm, place, config, None)
     }
@@ -294,7 +294,7 @@ impl Session {
     /// halt condition of the run directory is met (`run.directory`).
     ///
     /// # Collective
-    /// The same as for [`Session::should_checkpoint`]. About once every `exit.check_every`, the ranks compare what they have seen.
+    /// See [`Session::should_checkpoint`]. About once every `exit.check_every`, the ranks compare what they have seen.
     ///
     /// # Errors
     /// [`Error::Disagreed`], [`Error::Failed`].

@@ -95,7 +95,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// Local. All ranks add the region; its length may differ between ranks.
     ///
     /// # Blocking
-    /// The same as for [`CheckpointBuilder::capture`], and each write may block in the same way.
+    /// As long as [`CheckpointBuilder::capture`], and each write may block in the same way.
     ///
     /// # Errors
     /// [`Error::Region`]: the name is unusable or is already in use. [`Error::Capture`]: no tier has room; the checkpoint cannot be used.

@@ -102,7 +102,7 @@ pub struct OnDevice<'a> {
 pub struct Agreed {
     /// The hash of it; 0: nothing must be equal.
     pub hash: u64,
-    /// The same in words, where ranks may differ, for the message that names a rank that differs.
+    /// What is hashed, in words, where ranks may differ: for the message that names a rank that differs.
     pub text: String,
 }
 

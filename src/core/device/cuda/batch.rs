@@ -50,7 +50,7 @@ impl GpuStream {
     /// Enqueues copies to host memory: in one call, if that is better and the driver supports it.
     ///
     /// # Safety
-    /// The same as for [`GpuStream::enqueue`], for each copy.
+    /// See [`GpuStream::enqueue`]; its conditions hold for each copy.
     pub(super) unsafe fn enqueue_all(&self, copies: &[EngineCopy]) -> Result<()> {
         let call = call().filter(|_| copies.len() > 1 && self.raw() as usize > DEFAULT_STREAMS);
         let Some(call) = call else {

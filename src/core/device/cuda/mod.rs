@@ -69,7 +69,7 @@ impl CudaDevice {
     /// Opens the GPU of a context that the application has, which must be a primary context.
     ///
     /// # Errors
-    /// The same as for [`CudaDevice::open`], and [`DeviceError::Foreign`] for a context that is not primary.
+    /// The errors of [`CudaDevice::open`], and [`DeviceError::Foreign`] for a context that is not primary.
     pub fn on(context: &Arc<CudaContext>) -> Result<CudaDevice> {
         let ordinal = context.ordinal();
         check_driver(ordinal)?;

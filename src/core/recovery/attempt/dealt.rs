@@ -44,7 +44,7 @@ impl Attempt {
     /// On the tier that holds the copy; if the call is collective, on the tiers that hold the shards, and until all ranks have called.
     ///
     /// # Errors
-    /// The same as for [`Attempt::load`]. [`LoadError::Region`]: the memory does not have the length of the box with its ghost cells, or
+    /// See [`Attempt::load`]. [`LoadError::Region`]: the memory does not have the length of the box with its ghost cells, or
     /// this rank owns several boxes (use [`Attempt::load_boxes_on`] for these). [`LoadError::Decomposition`]: the region was saved without
     /// a decomposition, on an array of another shape, on boxes although `on` has lists of numbers, or on lists of numbers although `on` has
     /// boxes. [`LoadError::Others`], on all ranks alike, if they load together.
@@ -59,13 +59,13 @@ impl Attempt {
     /// described. Otherwise the same as [`Attempt::load_on`].
     ///
     /// # Collective
-    /// The same as for [`Attempt::load_on`].
+    /// See [`Attempt::load_on`].
     ///
     /// # Blocking
-    /// The same as for [`Attempt::load_on`].
+    /// See [`Attempt::load_on`].
     ///
     /// # Errors
-    /// The same as for [`Attempt::load_on`].
+    /// See [`Attempt::load_on`].
     pub fn load_boxes_on<T: Element>(
         &mut self,
         name: &str,
@@ -87,14 +87,14 @@ impl Attempt {
     /// ```
     ///
     /// # Collective
-    /// The same as for [`Attempt::load_on`]; some ranks may load into host memory, and others into device memory.
+    /// See [`Attempt::load_on`]; some ranks may load into host memory, and others into device memory.
     ///
     /// # Blocking
-    /// The same as for [`Attempt::load_on`], and for the work that is enqueued on the stream and for the transfer. When this returns, the
+    /// As long as [`Attempt::load_on`], and for the work that is enqueued on the stream and for the transfer. When this returns, the
     /// elements are complete for work on any stream. They pass through at most 72 MiB of pinned memory.
     ///
     /// # Errors
-    /// The same as for [`Attempt::load_on`]; [`LoadError::Region`] also if the memory ends inside an element. [`LoadError::Device`] if the
+    /// The errors of [`Attempt::load_on`]; [`LoadError::Region`] also if the memory ends inside an element. [`LoadError::Device`] if the
     /// device fails. Another copy or an older checkpoint would not help then. If all ranks load together, all ranks are told
     /// ([`LoadError::Others`]).
     pub fn load_device_on<T: Element>(
@@ -114,13 +114,13 @@ impl Attempt {
     /// boxes were described. Otherwise the same as [`Attempt::load_device_on`].
     ///
     /// # Collective
-    /// The same as for [`Attempt::load_device_on`].
+    /// See [`Attempt::load_device_on`].
     ///
     /// # Blocking
-    /// The same as for [`Attempt::load_device_on`].
+    /// See [`Attempt::load_device_on`].
     ///
     /// # Errors
-    /// The same as for [`Attempt::load_device_on`].
+    /// See [`Attempt::load_device_on`].
     pub fn load_device_boxes_on<T: Element>(
         &mut self,
         name: &str,
@@ -305,7 +305,7 @@ impl Attempt {
     /// On the tier that holds the copy; if the call is collective, until all ranks have called.
     ///
     /// # Errors
-    /// The same as for [`Attempt::value`], and [`LoadError::Decomposition`] if the value was not saved as a shared value.
+    /// The errors of [`Attempt::value`], and [`LoadError::Decomposition`] if the value was not saved as a shared value.
     pub fn shared<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, LoadError> {
         let (rank, key) = (self.rank, self.key);
         let rule = self.rule(name)?;

@@ -50,7 +50,7 @@ impl Attempt {
     /// Brings region `name` back as the file `original` in a folder.
     ///
     /// # Errors
-    /// The same as for [`Attempt::route`].
+    /// See [`Attempt::route`].
     #[doc(hidden)]
     pub fn bring_back(&mut self, folder: &Folder, original: &str, name: &str) -> Result<PathBuf, LoadError> {
         let mut window = Window::new(self, name)?;

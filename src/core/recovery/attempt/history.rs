@@ -18,10 +18,10 @@ impl Attempt {
     /// All ranks, unless the checkpoint was taken on the same number of ranks and on the same decompositions.
     ///
     /// # Blocking
-    /// The same as for [`Attempt::load_on`] and [`History::append`]. The call uses as much host memory as the largest version needs.
+    /// See [`Attempt::load_on`] and [`History::append`]. The call uses as much host memory as the largest version needs.
     ///
     /// # Errors
-    /// The same as for [`Attempt::load_on`] and [`Attempt::load_history`], and [`LoadError::Decomposition`] if a field is not named.
+    /// The errors of [`Attempt::load_on`] and [`Attempt::load_history`], and [`LoadError::Decomposition`] if a field is not named.
     pub fn load_history_on(&mut self, history: &History, on: &[(&str, &Decomposition)]) -> Result<u64, LoadError> {
         let (rank, key) = (self.rank, self.key);
         let refused = |error| LoadError::History { rank, key, source: Box::new(error) };

@@ -247,10 +247,10 @@ impl LoadedRows<'_> {
     /// Loads a column with one element in each row.
     ///
     /// # Collective
-    /// The same as for [`Attempt::load_rows`].
+    /// See [`Attempt::load_rows`].
     ///
     /// # Blocking
-    /// The same as for [`Attempt::load_rows`].
+    /// See [`Attempt::load_rows`].
     ///
     /// # Errors
     /// [`LoadError::Missing`], [`LoadError::Mismatch`]: there is no column of that name and type. [`LoadError::Memory`]: there is no memory
@@ -262,13 +262,13 @@ impl LoadedRows<'_> {
     /// Loads a column with `width` elements in each row, row after row.
     ///
     /// # Collective
-    /// The same as for [`Attempt::load_rows`].
+    /// See [`Attempt::load_rows`].
     ///
     /// # Blocking
-    /// The same as for [`Attempt::load_rows`].
+    /// See [`Attempt::load_rows`].
     ///
     /// # Errors
-    /// The same as for [`LoadedRows::column`].
+    /// See [`LoadedRows::column`].
     pub fn columns<T: Element>(&mut self, name: &str, width: u32) -> Result<Vec<T>, LoadError> {
         let elements = self.rows.count.saturating_mul(u64::from(width));
         let (rank, key, region) = (self.restorer.rank, self.restorer.key, region_name(&self.rows.set, name));
@@ -284,13 +284,13 @@ impl LoadedRows<'_> {
     /// Loads a column into the program's memory, which must have exactly the length of these rows.
     ///
     /// # Collective
-    /// The same as for [`Attempt::load_rows`].
+    /// See [`Attempt::load_rows`].
     ///
     /// # Blocking
-    /// The same as for [`Attempt::load_rows`].
+    /// See [`Attempt::load_rows`].
     ///
     /// # Errors
-    /// The same as for [`LoadedRows::column`]; [`LoadError::Mismatch`] also if the memory has another length. The memory is then left as it
+    /// The errors of [`LoadedRows::column`]; [`LoadError::Mismatch`] also if the memory has another length. The memory is then left as it
     /// is.
     pub fn columns_into<T: Element>(&mut self, name: &str, width: u32, memory: &mut [T]) -> Result<(), LoadError> {
         let memory = Ok(bytemuck::cast_slice_mut(memory));

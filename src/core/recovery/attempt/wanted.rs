@@ -37,7 +37,7 @@ impl Attempt {
     /// On the tiers that hold the shards, and until all ranks have called.
     ///
     /// # Errors
-    /// The same as for [`Attempt::load_on`]; [`LoadError::Decomposition`] also for an impossible part, of which the other ranks are told;
+    /// The errors of [`Attempt::load_on`]; [`LoadError::Decomposition`] also for an impossible part, of which the other ranks are told;
     /// [`LoadError::Unmatched`], on all ranks alike: no rank saved the elements that are wanted.
     pub fn load_wanted<T: Element>(
         &mut self,

@@ -124,7 +124,7 @@ impl Collected {
     /// Looks through one memory segment.
     ///
     /// # Blocking
-    /// The same as for [`Collected::add_segments`].
+    /// See [`Collected::add_segments`].
     pub fn add_segment(&mut self, directory: &Path, name: &str, wanted: &dyn Fn(&Series) -> bool) {
         let damaged =
             |why: String| Damage { tier: TierId::MEMORY, series: None, name_hash: None, order: None, rank: None, why };
@@ -187,7 +187,7 @@ impl Collected {
     /// Looks through a directory tier.
     ///
     /// # Blocking
-    /// The same as for [`Collected::add_segments`].
+    /// See [`Collected::add_segments`].
     pub fn add_directory(&mut self, tier: &Arc<dyn Tier>, wanted: &dyn Fn(&Series) -> bool) {
         if let Err(error) = self.try_directory(tier, wanted) {
             self.problems.push(error.to_string());

@@ -332,7 +332,7 @@ impl Drain<'_> {
     /// The shards that, before anything is copied, are neither here nor on the global tier and cannot be rebuilt.
     ///
     /// # Errors
-    /// The same as for [`Drain::lacking`].
+    /// See [`Drain::lacking`].
     ///
     /// # Blocking
     /// On all tiers.

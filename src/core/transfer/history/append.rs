@@ -48,7 +48,7 @@ impl History {
     /// Appends a version as [`History::append`] does, and returns when `until` says.
     ///
     /// # Errors
-    /// The same as for [`History::append`]. With [`Return::Enqueued`], an error of the copy itself is reported when the version is
+    /// See [`History::append`]. With [`Return::Enqueued`], an error of the copy itself is reported when the version is
     /// restored: the version is then unknown.
     pub fn append_and(
         &self,

@@ -140,7 +140,7 @@ impl History {
     /// Such a version keeps its place in the GPU cache until the next call notes that the copy has ended.
     ///
     /// # Errors
-    /// The same as for [`History::restore`].
+    /// See [`History::restore`].
     pub fn restore_and(
         &self,
         version: u64,
@@ -194,7 +194,7 @@ impl History {
     /// Holds the best existing copy of a version for a restore of `fields`.
     ///
     /// # Errors
-    /// The same as for [`History::restore`].
+    /// See [`History::restore`].
     fn hold<'a>(
         &'a self,
         mut books: Guard<'a, Books>,

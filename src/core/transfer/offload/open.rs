@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Slots that a series uses in turn.
 const SLOTS: usize = 2;
-/// The same if a level beyond node memory may still read one of them when its turn comes.
+/// Slots that a series uses in turn if a level beyond node memory may still read one of them when its turn comes.
 const SLOTS_READ: usize = 3;
 /// How many marked shards in a row may be refused before the next ones are copied.
 const REFUSALS_MAX: u32 = 2;
@@ -185,7 +185,7 @@ impl Offload {
     /// Calls [`Offload::before_write`] for all memory that a set names.
     ///
     /// # Errors
-    /// The same as for [`Offload::before_write`].
+    /// See [`Offload::before_write`].
     pub fn before(&self, set: &WriteSet, stream: &dyn Stream) -> Result<(), OffloadError> {
         self.offloader.before(&set.spans, stream)
     }
