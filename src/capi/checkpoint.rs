@@ -90,11 +90,8 @@ impl Begun {
     unsafe fn hold(&mut self, open: &Open) -> Outcome<()> {
         // SAFETY: as the caller says.
         let held = unsafe { self.try_hold(open) };
-        if let Err(failure) = &held {
-            // Dropping the checkpoint is this rank's no: a capture would have other bytes than the other ranks.
-            self.held = Holding::Refused(failure.clone());
-        }
-        held
+        // A capture would have other bytes than those of the other ranks.
+        held.map_err(|failure| self.refused(failure))
     }
 
     /// # Safety

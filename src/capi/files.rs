@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 /// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting
 /// for the other ranks. Blocks on node-local storage.
 ///
-/// Errors: `BVK_ERR_REGION`; `BVK_ERR_CAPTURE`: the file cannot be created there. If a file is missing, `bvk_capture`
-/// fails, and the other ranks are told.
+/// Errors: `BVK_ERR_REGION`; `BVK_ERR_CAPTURE`: the file cannot be created there. `bvk_capture` then fails, too, and the other ranks are
+/// told. The same happens if a file is missing when `bvk_capture` is called.
 ///
 /// # Safety
 /// `name` is NULL or a NUL-terminated string; `path` points to a pointer.
@@ -49,7 +49,7 @@ impl Begun {
             return Ok(path);
         }
         self.check_new(name)?;
-        let path = prepare(self)?;
+        let path = prepare(self).map_err(|failure| self.refused(failure))?;
         self.paths.keep(name, &path)
     }
 }

@@ -63,9 +63,11 @@ impl Begun {
         ended.map_err(|error| self.refused(error.into()))
     }
 
-    /// Records that a capture would lack this region: the other ranks are told.
-    fn refused(&mut self, failure: Failure) -> Failure {
-        self.held = Holding::Refused(failure.clone());
+    /// Records that a capture would lack this region: the other ranks are told why.
+    pub(super) fn refused(&mut self, failure: Failure) -> Failure {
+        if let Holding::Some(checkpoint) = std::mem::replace(&mut self.held, Holding::Refused(failure.clone())) {
+            checkpoint.refuse(&failure.text);
+        }
         failure
     }
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "bvk_check.h"
@@ -491,6 +492,7 @@ static void files(bvk_session_t session) {
     // One rank has not written its file: there is no version, and that rank hears why.
     IS(bvk_begin_checkpoint(session, "files", 2, &checkpoint), BVK_OK);
     IS(bvk_route(checkpoint, "dump", &path), BVK_OK);
+    snprintf(kept, sizeof kept, "%s", path);
     if (rank != ranks - 1) {
         file = fopen(path, "w");
         CHECK(file && fclose(file) == 0);
@@ -500,6 +502,27 @@ static void files(bvk_session_t session) {
     } else {
         IS(bvk_capture(&checkpoint, &pending), BVK_ERR_CAPTURE);
         CHECK(strstr(bvk_error(), "-dump was not saved"));
+    }
+    // One rank can have no file there: no version lacks it.
+    char folder[600], taken[800];
+    const char *number = strstr(kept, "/files-2/");
+    CHECK(number != NULL);
+    snprintf(folder, sizeof folder, "%.*s/files-3", (int)(number - kept), kept);
+    snprintf(taken, sizeof taken, "%s/%s", folder, number + strlen("/files-2/"));
+    if (rank == ranks - 1) CHECK(mkdir(folder, 0700) == 0 && mkdir(taken, 0700) == 0);
+    IS(bvk_begin_checkpoint(session, "files", 3, &checkpoint), BVK_OK);
+    if (rank != ranks - 1) {
+        IS(bvk_route(checkpoint, "dump", &path), BVK_OK);
+        file = fopen(path, "w");
+        CHECK(file && fclose(file) == 0);
+        IS(bvk_capture(&checkpoint, &pending), BVK_OK);
+        CHECK(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL) == BVK_ERR_NOT_COMMITTED && strstr(bvk_error(), "dump"));
+        IS(bvk_release(&pending), BVK_OK);
+    } else {
+        IS(bvk_route(checkpoint, "dump", &path), BVK_ERR_CAPTURE);
+        IS(bvk_capture(&checkpoint, &pending), BVK_ERR_CAPTURE);
+        // The folder has been removed with everything in it.
+        CHECK(strstr(bvk_error(), "dump") && rmdir(folder) != 0);
     }
 
     IS(bvk_begin_restore(session, "files", BVK_NEWEST, &restart), BVK_OK);
