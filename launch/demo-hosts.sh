@@ -78,7 +78,7 @@ supervise() {
 # say which and when. Shows the plate as it then is in the global directory DIRECTORY, if one is given, and waits for the end of the job.
 lose_a_host() {
     local version=$((300 + 100 * (RANDOM % (steps / 300))))
-    until grep -q "^committed version=$version " run.log; do
+    until grep -qs "^committed version=$version " run.log; do
         kill -0 "$supervisor" 2> /dev/null || fail "the job ended before a host was lost"
         sleep 0.01
     done

@@ -45,9 +45,11 @@ scheme = "$scheme"
 directory = "$BIVOUAC_TEST_HOSTS/local"
 allow_tmpfs = true
 
-[global]                # the parallel file system: every second checkpoint, for the pictures; the restart does not need it
+[global]                # the parallel file system, for the pictures; the restart does not need it
 directory = "$work/global"
-every = 2
+
+[events]                # what every rank did, for the report
+directory = "$work/run"
 END
 
 echo "1. Nobody disturbs heat2d on 8 ranks."

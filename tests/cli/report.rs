@@ -39,7 +39,7 @@ fn told(rank: u32, ranks: u32, steps: u32) -> Vec<Event> {
         events.push(at(0.0, What::Opened(opened.into())));
         if run > 1 {
             let (version, generation) = if run == 2 { (18, 1) } else { (38, 2) };
-            let (name, tier) = ("t<i>".to_owned(), "local".to_owned());
+            let (name, tier) = ("t<i>".to_owned(), if rank == 1 { "global" } else { "local" }.to_owned());
             let restored =
                 What::Restored { name, version, generation, tier, bytes: 1 << 20, seconds: 2.0, elect_seconds: 0.1 };
             events.push(at(3.0, restored));
@@ -161,9 +161,102 @@ fn what_events_say_is_text_on_the_page_and_nothing_else() {
     for elsewhere in ["http://", "https://", "src=", "@import", "url("] {
         assert!(!page.contains(elsewhere), "{elsewhere}");
     }
-    for words in ["rs(2,2)", "bivouac.toml:2", "no space left", "1 setting at their defaults", "2 failures"] {
+    let restored = "from local (1 rank), global (1 rank)";
+    for words in ["rs(2,2)", "bivouac.toml:2", "no space left", "1 setting at their defaults", "2 failures", restored] {
         assert!(page.contains(words), "{words}");
     }
+}
+
+#[test]
+fn jobs_that_are_named_together_are_told_apart() {
+    let (one, other) = (folder_of(2, 20), folder_of(2, 3));
+    for rank in 0..2 {
+        let path = other.path().join(events_file("world", rank));
+        let text = fs::read_to_string(&path).expect("read").replace("heat-0c7a11f2", "cold-1d8b22e3");
+        fs::write(&path, text).expect("written");
+    }
+    let ran = report(one.path(), &[other.path().to_str().expect("text"), "--json", "-o", "page.html"]);
+    assert_eq!(ran.status, 0, "{ran:?}");
+    let document = ran.json();
+    let bytes = |group: usize| document["groups"][group]["tiers"][0]["bytes"].as_u64().expect("a number");
+    assert_eq!((bytes(0), bytes(1)), ((3 * 3 * 2) << 20, (3 * 20 * 2) << 20), "{document}");
+    let page = fs::read_to_string(one.path().join("page.html")).expect("written");
+    for job in ["heat-0c7a11f2", "cold-1d8b22e3"] {
+        for words in [format!("<section id='{job}-world'>"), format!("href='#{job}-world'>{job}, world</a>")] {
+            assert!(page.contains(&words), "{words}");
+        }
+    }
+    // What the nodes wrote is drawn as on the page of each job alone.
+    for folder in [&one, &other] {
+        assert_eq!(report(folder.path(), &["-o", "alone.html"]).status, 0);
+        let alone = fs::read_to_string(folder.path().join("alone.html")).expect("written");
+        let (_, drawing) = alone.split_once("aria-label='what the nodes wrote, and when'>").expect("it is there");
+        let (drawing, _) = drawing.split_once("</svg>").expect("its end");
+        assert!(drawing.contains("<title>local: ") && page.contains(drawing));
+    }
+}
+
+#[test]
+fn events_in_a_directory_of_their_own_are_found_by_the_run_directory() {
+    let (events, run) = (folder_of(2, 20), tempfile::tempdir().expect("a folder"));
+    let place = events.path().to_str().expect("text").to_owned();
+    let status = |job: &str, events: &str| Status {
+        job: job.into(),
+        group: "world".into(),
+        host: "node7".into(),
+        events: events.into(),
+        ..Status::new()
+    };
+    let write = |status: Status| fs::write(run.path().join(status_file("world")), status.encode()).expect("written");
+    write(status("heat-0c7a11f2", &place));
+    let ran = report(run.path(), &["--json"]);
+    assert_eq!((ran.status, &ran.json()["groups"][0]["told"]), (0, &2.into()), "{ran:?}");
+    // Other jobs use the same directory of events.
+    write(status("another-job", &place));
+    let ran = report(run.path(), &["--json"]);
+    assert!(ran.status == 3 && ran.err.contains("no session has written events"), "{ran:?}");
+    // It may be on the disk of a node.
+    write(status("heat-0c7a11f2", "/nowhere/events"));
+    let ran = report(run.path(), &["--json"]);
+    assert!(ran.status == 2 && ran.err.contains("/nowhere/events") && ran.err.contains("node7"), "{ran:?}");
+    let ran = report(run.path(), &[&place, "--json"]);
+    assert_eq!((ran.status, &ran.json()["groups"][0]["told"]), (0, &2.into()), "{ran:?}");
+}
+
+#[test]
+fn attempts_in_which_no_session_was_opened_are_on_the_page() {
+    let folder = folder_of(1, 20);
+    let attempt = |began: f64, ended: f64, outcome: &str, generations: &str| {
+        format!(
+            "{{\"run_began\":{START},\"began\":{},\"ended\":{},\"outcome\":{outcome:?},\"decision\":\"restart\",\
+             \"generations\":{{{generations}}}}}\n",
+            START + began,
+            START + ended
+        )
+    };
+    let attempts = [
+        attempt(-50.0, -40.0, "exit status 3 <b>", ""),
+        attempt(-5.0, 195.0, "killed", "\"world\":1"),
+        attempt(195.0, 425.0, "killed", "\"world\":2"),
+    ];
+    fs::write(folder.path().join("attempts.jsonl"), attempts.concat()).expect("written");
+    let ran = report(folder.path(), &["--json", "-o", "page.html"]);
+    let group = &ran.json()["groups"][0];
+    assert_eq!(
+        (&group["began"], &group["unopened"][0]["has_failed"]),
+        (&(START - 50.0).into(), &true.into()),
+        "{group}"
+    );
+    let page = fs::read_to_string(folder.path().join("page.html")).expect("written");
+    for words in ["3 failures (1 before a session was opened)", "no session was opened", "exit status 3 &lt;b&gt;"] {
+        assert!(page.contains(words), "{words}");
+    }
+
+    let alone = tempfile::tempdir().expect("a folder");
+    fs::write(alone.path().join("attempts.jsonl"), attempts[0].as_bytes()).expect("written");
+    let ran = report(alone.path(), &[]);
+    assert!(ran.status == 3 && ran.err.contains("1 attempt of bivouac run"), "{ran:?}");
+    assert!(ran.err.contains("exit status 3"), "{ran:?}");
 }
 
 #[test]

@@ -28,14 +28,14 @@ const PAGE: &str = "bivouac-report.html";
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac report bivouac-run                       the course of a job under bivouac run, in bivouac-report.html
-  bivouac report bivouac-run events -o heat.html   also what all ranks wrote to events (events.directory)
+  bivouac report run-1 run-2 -o heat.html          several run directories, or copies of directories of events
   bivouac report events --timeline trace.json      a trace for ui.perfetto.dev, and no page
   bivouac report bivouac-run --json | jq '.groups[].account'
 
 The root rank of a session writes its events to run.directory, which `bivouac run` sets. If events.directory
-(BIVOUAC_EVENTS_DIRECTORY) is set, every rank writes its events there. You can name both directories, and the
-directories of several nodes. The page needs no network. Times, bytes and rates are those of the ranks that have
-written events; missing ranks are named.
+(BIVOUAC_EVENTS_DIRECTORY) is set, every rank writes its events there instead, and the run directory says where. Name
+that directory as well if it has another path here, or if each node has its own. The page needs no network. Times,
+bytes and rates are those of the ranks that have written events; missing ranks are named.
 
 Exit status: 0 done; 2 wrong usage, or something could not be read or written; 3 no events found.")]
 pub struct Args {
@@ -73,12 +73,7 @@ pub fn run(args: &Args) -> Ending {
     let stories = stories(&gathered, now);
     gathered.problems.iter().for_each(|problem| complain(problem));
     if stories.is_empty() {
-        let named: Vec<String> = directories.iter().map(|path| path.display().to_string()).collect();
-        complain(&format!(
-            "no session has written events to {}: bivouac run has the root rank write them; without it set run.directory, or \
-             events.directory for all ranks, before the job starts",
-            named.join(", ")
-        ));
+        complain(&nothing(&directories, &gathered));
         return if gathered.problems.is_empty() { Ending::Nothing } else { Ending::Trouble };
     }
     if args.json {
@@ -97,6 +92,25 @@ pub fn run(args: &Args) -> Ending {
         }
     }
     if gathered.problems.is_empty() { Ending::Good } else { Ending::Trouble }
+}
+
+/// Why there is nothing to report, and what to do about it.
+fn nothing(directories: &[PathBuf], gathered: &Gathered) -> String {
+    let named: Vec<String> = directories.iter().map(|path| path.display().to_string()).collect();
+    let named = named.join(", ");
+    let attempts: Vec<_> = gathered.attempts.values().flatten().collect();
+    match attempts.last() {
+        Some(last) => format!(
+            "no session was opened in the {} of bivouac run in {named}, so there is nothing to report: the last one ended with {:?}; \
+             the output of the job may say why",
+            page::count(attempts.len() as u64, "attempt"),
+            last.outcome
+        ),
+        None => format!(
+            "no session has written events to {named}: bivouac run has the root rank write them; without it set run.directory, or \
+             events.directory for all ranks, before the job starts"
+        ),
+    }
 }
 
 fn trouble(problem: &str) -> Ending {

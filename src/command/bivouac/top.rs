@@ -8,7 +8,7 @@ use crate::ending::Ending;
 use crate::output::{bytes, complain, plain};
 use crate::run::duration;
 use crate::status::{View, here, span, state};
-use bivouac_core::format::events::{Event, What};
+use bivouac_core::format::events::{Event, What, with_openings};
 use bivouac_core::format::supervision::{LevelStatus, Status};
 use bivouac_core::tier::run_directory::RunDirectory;
 use ratatui::Frame;
@@ -103,10 +103,17 @@ fn follow(terminal: &mut ratatui::DefaultTerminal, directory: &RunDirectory, eve
 impl Shown {
     fn of(directory: &RunDirectory) -> Shown {
         let view = View::read(directory, None);
-        let events = view.groups.iter().map(|status| directory.read_events(&status.group, 0).unwrap_or_default());
-        let events = events.collect();
+        let events = view.groups.iter().map(|status| events_of(directory, status)).collect();
         Shown { view, events }
     }
+}
+
+/// The events of a group's root, of this job only.
+fn events_of(directory: &RunDirectory, status: &Status) -> Vec<Event> {
+    let elsewhere = (!status.events.is_empty()).then(|| RunDirectory::at(&status.events));
+    let all = elsewhere.as_ref().unwrap_or(directory).read_events(&status.group, 0).unwrap_or_default();
+    let of_job = with_openings(&all).into_iter().filter(|(opened, _)| opened.job == status.job);
+    of_job.map(|(_, event)| event.clone()).collect()
 }
 
 fn draw(frame: &mut Frame<'_>, shown: &Shown, group: usize) {
@@ -139,7 +146,14 @@ fn draw(frame: &mut Frame<'_>, shown: &Shown, group: usize) {
     };
     frame.render_widget(Sparkline::default().data(&blocked).block(Block::bordered().title(title)), chart);
     let lines: Vec<Line<'_>> = events.iter().rev().filter_map(|event| words(event, now)).take(EVENTS_SHOWN).collect();
-    frame.render_widget(List::new(lines).block(Block::bordered().title(" events of the root ")), list);
+    let title = match (events.is_empty(), status.events.as_str()) {
+        (false, _) => " events of the root ".to_owned(),
+        (true, "") => format!(" events of the root: none in {} ", plain(&shown.view.directory.display().to_string())),
+        (true, place) => {
+            format!(" events of the root: none that can be read in {} on {} ", plain(place), plain(&status.host))
+        }
+    };
+    frame.render_widget(List::new(lines).block(Block::bordered().title(title)), list);
     let groups = shown.view.groups.len();
     let keys =
         format!(" q quit · Tab next group ({} of {groups}) · space now", group.min(groups.saturating_sub(1)) + 1);

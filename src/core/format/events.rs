@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The number that the first line of a session carries as `schema`.
 pub const SCHEMA: u32 = 1;
@@ -209,6 +210,20 @@ impl Event {
         let events = lines.filter_map(|line| serde_json::from_slice::<Event>(line).ok());
         events.filter(|event| event.unix.is_finite() && event.what != What::Unknown).collect()
     }
+}
+
+/// Events of one rank with the opening of their session, which is the last opening before them with the same run number: a store that was
+/// made anew begins to count its runs again. Events without an opening are left out.
+pub fn with_openings<'e>(events: impl IntoIterator<Item = &'e Event>) -> Vec<(&'e Opened, &'e Event)> {
+    let mut known: BTreeMap<u64, &Opened> = BTreeMap::new();
+    let mut found = Vec::new();
+    for event in events {
+        if let What::Opened(opened) = &event.what {
+            known.insert(event.run, opened);
+        }
+        found.extend(known.get(&event.run).map(|opened| (*opened, event)));
+    }
+    found
 }
 
 impl What {

@@ -64,6 +64,8 @@ pub struct Status {
     pub generation: u64,
     /// The run's random identity.
     pub incarnation: String,
+    /// The directory to which the root writes its events, if it is not the run directory; otherwise empty.
+    pub events: String,
     /// When this status was written.
     pub unix: f64,
     /// When the session was opened.
@@ -334,6 +336,8 @@ impl Status {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Attempt {
+    /// When the run of `bivouac run` began: the same for all of its attempts.
+    pub run_began: f64,
     /// How it ended, in words.
     pub outcome: String,
     /// Start and end, seconds since 1970.
@@ -344,6 +348,8 @@ pub struct Attempt {
     pub hosts: Vec<String>,
     /// Hosts that did not answer afterwards, and why.
     pub down: BTreeMap<String, String>,
+    /// The generation of each group that opened a session.
+    pub generations: BTreeMap<String, u64>,
     /// What the supervisor did then.
     pub decision: String,
 }

@@ -184,7 +184,8 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     );
     let protection = protect(&mut bootstrap, rank, &nodes, place, &config)?;
     let teller = config.node.run_directory.as_ref().filter(|_| rank == Rank::ROOT);
-    let teller = teller.map(|directory| teller_of(&place.directory.join(directory), place, &identity));
+    let elsewhere = config.node.events_directory.as_ref();
+    let teller = teller.map(|directory| teller_of(&place.directory.join(directory), elsewhere, place, &identity));
     let events = events_of(&config, place, &identity);
     lost.extend(lost_redundancy(&config, &protection, size));
     let file = profile_of(&config, place, &nodes, rank);
@@ -355,7 +356,7 @@ fn profile_of(config: &Config, place: &Place, nodes: &[u32], rank: Rank) -> Opti
     Some(ProfileFile::new(place.directory.join(path), node_count(nodes), host, command, run_directory(config, place)))
 }
 
-fn teller_of(directory: &Path, place: &Place, identity: &Identity) -> Teller {
+fn teller_of(directory: &Path, events: Option<&PathBuf>, place: &Place, identity: &Identity) -> Teller {
     let base = Status {
         job: identity.job.clone(),
         group: identity.group.clone(),
@@ -364,6 +365,7 @@ fn teller_of(directory: &Path, place: &Place, identity: &Identity) -> Teller {
         pid: std::process::id(),
         generation: identity.generation.0,
         incarnation: identity.incarnation.to_string(),
+        events: events.map(|path| place.directory.join(path).display().to_string()).unwrap_or_default(),
         ..Status::new()
     };
     Teller::new(RunDirectory::at(directory), base)

@@ -152,7 +152,11 @@ pub fn account(story: &Story) -> String {
         }
         x += width;
     }
-    svg("where the time went", 26.0, &body)
+    // It has no words, so it may be as narrow as the screen.
+    let label = "where the time went";
+    format!(
+        "<div class=bar><svg viewBox='0 0 {WIDTH} 26' preserveAspectRatio=none role=img aria-label='{label}'>{body}</svg></div>\n"
+    )
 }
 
 /// The runs, how each ended, and the levels that checkpoints have reached.
@@ -165,6 +169,10 @@ pub fn runs(story: &Story) -> String {
     name(&mut body, 0.0, "runs");
     for run in &story.runs {
         run_bar(&mut body, &axis, run);
+    }
+    for attempt in story.unopened.iter().filter(|attempt| attempt.has_failed) {
+        let title = format!("an attempt ended before a session was opened: {}", attempt.outcome);
+        failure(&mut body, axis.x(attempt.ended), &title);
     }
     for (row, level) in levels.iter().enumerate() {
         let y = ROW * (1 + row) as f64;
@@ -195,15 +203,20 @@ fn run_bar(body: &mut String, axis: &Axis, run: &Run) {
     bar(body, "recovering", began, work, format!("run {number}: recovering, {}", span(run.work_began() - run.began)));
     bar(body, "work", work, kept, format!("run {number}: work that counts, and the checkpoints in it"));
     bar(body, "rework", kept, ended, format!("run {number}: {} of work that was done again", span(run.rework)));
-    if let Some(failure) = run.failure() {
-        _ = write!(
-            body,
-            "<path class=failure d='M{:.1} 2 l8 {h} m0 -{h} l-8 {h}'><title>run {number} ended: {}</title></path>",
-            ended - 4.0,
-            escaped(&failure),
-            h = ROW - 4.0
-        );
+    if let Some(words) = run.failure() {
+        failure(body, ended, &format!("run {number} ended: {words}"));
     }
+}
+
+/// A cross in the row of the runs.
+fn failure(body: &mut String, x: f64, title: &str) {
+    _ = write!(
+        body,
+        "<path class=failure d='M{:.1} 2 l8 {h} m0 -{h} l-8 {h}'><title>{}</title></path>",
+        x - 4.0,
+        escaped(title),
+        h = ROW - 4.0
+    );
 }
 
 /// What happened to which versions of which series, and when.
@@ -350,21 +363,44 @@ fn written<'a>(
 pub fn memory(story: &Story) -> Option<(String, [u64; 2])> {
     let (axis, mut body, height) = (Axis::of(story), String::new(), 90.0);
     let all = || story.runs.iter().flat_map(|run| &run.memory);
-    let budget = all().map(|(_, _, budget)| *budget).max()?;
-    let most = all().map(|(_, used, _)| *used).max().filter(|most| *most > 0)?;
+    let budget = all().map(|memory| memory.budget).max()?;
+    let most = all().map(|memory| memory.used).max().filter(|most| *most > 0)?;
     axis.draw(&mut body, height);
     for (part, words) in [(0.0, "0".to_owned()), (1.0, Bytes(most).to_string())] {
         rule(&mut body, height - part * (height - 10.0), &words);
     }
-    let mut columns: BTreeMap<usize, (u64, f64)> = BTreeMap::new();
-    for (unix, used, _) in all() {
-        let column = columns.entry(axis.column(*unix)).or_default();
-        *column = (column.0.max(*used), *unix);
-    }
-    for (used, unix) in columns.values() {
-        let tall = *used as f64 / most as f64 * (height - 10.0);
-        let x = axis.x(*unix);
-        rect(&mut body, "tier-memory", [x - 1.5, height - tall, 3.0, tall], &Bytes(*used).to_string());
+    for run in story.runs.iter().filter(|run| !run.memory.is_empty()) {
+        // A report holds until the next one of its node, and the last one until the end of the run.
+        let mut used: BTreeMap<u32, u64> = BTreeMap::new();
+        // Of each column: the most that was in use, and what was in use at its end.
+        let mut columns: BTreeMap<usize, [u64; 2]> = BTreeMap::new();
+        for memory in &run.memory {
+            used.insert(memory.node, memory.used);
+            let now = used.values().copied().max().unwrap_or(0);
+            let column = columns.entry(axis.column(memory.unix)).or_default();
+            *column = [column[0].max(now), now];
+        }
+        let width = (WIDTH - LEFT - RIGHT) / COLUMNS as f64;
+        let y = |used: u64| height - used as f64 / most as f64 * (height - 10.0);
+        let (mut path, mut before) = (String::new(), 0);
+        for (column, [peak, last]) in columns {
+            let x = LEFT + column as f64 * width;
+            match path.is_empty() {
+                true => _ = write!(path, "M{x:.1} {height:.1}"),
+                false => _ = write!(path, "H{x:.1}"),
+            }
+            let peak = peak.max(before);
+            _ = write!(path, "V{:.1}h{width:.1}V{:.1}", y(peak), y(last));
+            before = last;
+        }
+        _ = write!(path, "H{:.1}V{height:.1}Z", axis.x(run.ended));
+        let peak = run.memory.iter().map(|memory| memory.used).max().unwrap_or(0);
+        _ = write!(
+            body,
+            "<path class=tier-memory d='{path}'><title>run {}: up to {}</title></path>",
+            run.run,
+            Bytes(peak)
+        );
     }
     Some((svg("node memory in use", height + 20.0, &body), [most, budget]))
 }

@@ -3,9 +3,11 @@
 
 use super::chart::{self, escaped, rate, span};
 use super::gather::Gathered;
-use super::story::{Run, Story};
+use super::story::{Run, Story, Unopened};
 use bivouac_core::base::calendar::utc;
 use bivouac_core::base::units::Bytes;
+use bivouac_core::format::events::Event;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The number of rows that a table shows at once; the rest is folded away.
@@ -24,11 +26,17 @@ pub fn page(stories: &[Story], gathered: &Gathered, now: f64) -> String {
         escaped(&title)
     );
     if stories.len() > 1 {
-        let links = stories.iter().map(|story| format!("<a href='#{0}'>{0}</a>", escaped(&story.group)));
+        let links = stories.iter().map(|story| format!("<a href='#{}'>{}</a>", anchor(story), named(story, stories)));
         _ = writeln!(text, "<p class=links>Groups: {}</p>", links.collect::<Vec<_>>().join(" · "));
     }
+    let none = BTreeMap::new();
     for story in stories {
-        group(&mut text, story, gathered);
+        _ = writeln!(text, "<section id='{}'>", anchor(story));
+        if stories.len() > 1 {
+            _ = writeln!(text, "<h1>{}</h1>", named(story, stories));
+        }
+        group(&mut text, story, gathered.events.get(&(story.group.clone(), story.job.clone())).unwrap_or(&none));
+        _ = writeln!(text, "</section>");
     }
     for problem in &gathered.problems {
         _ = writeln!(text, "<p class=note>Not read: {}</p>", escaped(problem));
@@ -42,10 +50,20 @@ pub fn page(stories: &[Story], gathered: &Gathered, now: f64) -> String {
     text
 }
 
-fn group(text: &mut String, story: &Story, gathered: &Gathered) {
-    let none = std::collections::BTreeMap::new();
-    let ranks = gathered.events.get(&story.group).unwrap_or(&none);
-    _ = writeln!(text, "<section id='{}'>", escaped(&story.group));
+/// The name of a group's section in links.
+fn anchor(story: &Story) -> String {
+    escaped(&format!("{}-{}", story.job, story.group))
+}
+
+/// The name of a group, with that of its job if there are several jobs.
+fn named(story: &Story, stories: &[Story]) -> String {
+    match stories.iter().all(|other| other.job == story.job) {
+        true => escaped(&story.group),
+        false => escaped(&format!("{}, {}", story.job, story.group)),
+    }
+}
+
+fn group(text: &mut String, story: &Story, ranks: &BTreeMap<u32, Vec<Event>>) {
     heading(text, story);
     tiles(text, story);
     text.push_str("<h2>Where the time went</h2>\n");
@@ -55,6 +73,7 @@ fn group(text: &mut String, story: &Story, gathered: &Gathered) {
     text.push_str(&chart::runs(story));
     runs(text, story);
     text.push_str("<h2>How long each checkpoint stopped the program</h2>\n");
+    captured(text, story);
     text.push_str(&chart::stopped(story));
     text.push_str("<h2>Tiers</h2>\n");
     tiers(text, story);
@@ -76,7 +95,6 @@ fn group(text: &mut String, story: &Story, gathered: &Gathered) {
     places(text, story);
     warnings(text, story);
     settings(text, story);
-    _ = writeln!(text, "</section>");
 }
 
 fn last(story: &Story) -> Option<&Run> {
@@ -86,7 +104,8 @@ fn last(story: &Story) -> Option<&Run> {
 fn heading(text: &mut String, story: &Story) {
     let Some(run) = last(story) else { return };
     let nodes = run.ranks.iter().map(|rank| rank.node).collect::<std::collections::BTreeSet<_>>().len();
-    let failures = story.runs.iter().filter(|run| run.failure().is_some()).count();
+    let unopened = story.unopened.iter().filter(|attempt| attempt.has_failed).count();
+    let failures = story.runs.iter().filter(|run| run.failure().is_some()).count() + unopened;
     let what = match story.told {
         told if told >= u64::from(run.opened.ranks) => {
             format!("{} ranks on {}", run.opened.ranks, count(nodes as u64, "node"))
@@ -98,7 +117,10 @@ fn heading(text: &mut String, story: &Story) {
         "<p class=lead>Group {}: {what}; {} and {} in {}, from {} to {}.</p>",
         escaped(&story.group),
         count(story.runs.len() as u64, "run"),
-        count(failures as u64, "failure"),
+        match unopened {
+            0 => count(failures as u64, "failure"),
+            _ => format!("{} ({unopened} before a session was opened)", count(failures as u64, "failure")),
+        },
         span(story.ended - story.began),
         utc(story.began),
         utc(story.ended)
@@ -113,12 +135,20 @@ fn heading(text: &mut String, story: &Story) {
         text.push_str("<p class=note>When a process is killed, the record of its last second is lost: the checkpoints and bytes of that \
                        second are not counted.</p>\n");
     }
+    if story.runs.iter().any(|run| !run.is_end_known) {
+        text.push_str(
+            "<p class=note>Nobody noted when a run died. Its end is taken to be its last event, so more work may have been done again than \
+             is shown, and less time may have passed without a session. Name the run directory of <code>bivouac run</code> as well, which \
+             knows the end.</p>\n",
+        );
+    }
     for missing in &story.missing {
         _ = writeln!(text, "<p class=note>Events are missing: {}</p>", escaped(missing));
     }
 }
 
-fn count(number: u64, what: &str) -> String {
+/// A number of things.
+pub fn count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
@@ -211,15 +241,17 @@ fn runs(text: &mut String, story: &Story) {
         let restored = run.restored.as_ref().map_or_else(
             || "nothing".to_owned(),
             |it| {
-                let from = format!("{:?} version {} of run {} from {}", it.name, it.version, it.generation, it.tier);
-                format!("{}, {} in {}", escaped(&from), Bytes(it.bytes), span(it.seconds))
+                let sources = it.sources.iter().map(|from| format!("{} ({})", from.tier, count(from.ranks, "rank")));
+                let what = format!("{:?} version {} of run {}", it.name, it.version, it.generation);
+                let from = sources.collect::<Vec<_>>().join(", ");
+                format!("{} from {}, {} in {}", escaped(&what), escaped(&from), Bytes(it.bytes), span(it.seconds))
             },
         );
         let ending = match run.failure() {
             Some(failure) => format!("<span class=bad>{}</span>", escaped(&failure)),
             None => run.ending.to_owned(),
         };
-        vec![
+        let cells = vec![
             run.run.to_string(),
             span(run.began - story.began),
             span(run.ended - run.began),
@@ -227,12 +259,17 @@ fn runs(text: &mut String, story: &Story) {
             restored,
             run.captures.len().to_string(),
             ending,
-            span(run.rework),
+            format!("{}{}", if run.is_end_known { "" } else { "at least " }, span(run.rework)),
             span(run.won_back),
-        ]
+        ];
+        (run.began, cells)
     };
+    let mut rows: Vec<_> =
+        story.runs.iter().map(row).chain(story.unopened.iter().map(|it| unopened(it, story))).collect();
+    rows.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let rows: Vec<_> = rows.into_iter().map(|(_, cells)| cells).collect();
     let heads = ["run", "began", "took", "ranks", "restored", "checkpoints", "ended", "done again", "won back"];
-    table(text, &heads, &[0, 1, 2, 3, 5, 7, 8], &story.runs.iter().map(row).collect::<Vec<_>>());
+    table(text, &heads, &[0, 1, 2, 3, 5, 7, 8], &rows);
     let refused = story.runs.iter().flat_map(|run| &run.refused);
     let rows: Vec<Vec<String>> = refused
         .map(|refused| {
@@ -243,6 +280,32 @@ fn runs(text: &mut String, story: &Story) {
     if !rows.is_empty() {
         text.push_str("<h3>Refused</h3>\n");
         table(text, &["when", "checkpoint", "level", "why"], &[0], &rows);
+    }
+}
+
+/// The row of an attempt in which no session was opened, and its start.
+fn unopened(attempt: &Unopened, story: &Story) -> (f64, Vec<String>) {
+    let (none, outcome) = ("–".to_owned(), escaped(&attempt.outcome));
+    let cells = vec![
+        none.clone(),
+        span(attempt.began - story.began),
+        span(attempt.ended - attempt.began),
+        none.clone(),
+        "no session was opened".to_owned(),
+        none.clone(),
+        if attempt.has_failed { format!("<span class=bad>{outcome}</span>") } else { outcome },
+        none.clone(),
+        none,
+    ];
+    (attempt.began, cells)
+}
+
+fn captured(text: &mut String, story: &Story) {
+    let captures = || story.runs.iter().flat_map(|run| &run.captures);
+    let bytes = captures().fold(0u64, |sum, capture| sum.saturating_add(capture.bytes));
+    if bytes > 0 {
+        let checkpoints = count(captures().count() as u64, "checkpoint");
+        _ = writeln!(text, "<p>{checkpoints} with {} of data in all.</p>", Bytes(bytes));
     }
 }
 
@@ -262,9 +325,10 @@ fn tiers(text: &mut String, story: &Story) {
         row.push(tier.failures.to_string());
         row
     };
-    let mut heads = vec!["tier", "writes", "bytes", "seconds of all ranks", "rate per rank"];
-    if story.told > 1 {
-        heads.extend(["slowest rank", "fastest rank"]);
+    let mut heads = vec!["tier", "writes", "bytes", "seconds of all ranks"];
+    match story.told {
+        1 => heads.push("rate"),
+        _ => heads.extend(["rate of the median rank", "of the slowest", "of the fastest"]),
     }
     heads.push("failed");
     let right: Vec<usize> = (1..heads.len()).collect();

@@ -6,10 +6,11 @@
 #![forbid(unsafe_code)]
 
 use super::gather::Gathered;
-use bivouac_core::format::events::{Event, Opened, What};
+use bivouac_core::format::events::{Event, Opened, What, with_openings};
 use bivouac_core::format::supervision::{Attempt, Status};
+use bivouac_core::tier::TierId;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A status that is older than this does not show that a session is alive.
 const LIVES_SECONDS: f64 = 15.0;
@@ -29,6 +30,8 @@ pub struct Story {
     pub told: u64,
     /// Its runs, the oldest first.
     pub runs: Vec<Run>,
+    /// The launcher's attempts in which no session was opened, the oldest first.
+    pub unopened: Vec<Unopened>,
     /// Where its time went.
     pub account: Account,
     /// What each tier has taken, nearest first.
@@ -37,6 +40,19 @@ pub struct Story {
     pub warnings: Vec<Warning>,
     /// Events that are missing, in words.
     pub missing: Vec<String>,
+}
+
+/// An attempt that ended before a session was opened.
+#[derive(Serialize)]
+pub struct Unopened {
+    /// Its start.
+    pub began: f64,
+    /// Its end.
+    pub ended: f64,
+    /// How it ended, in words.
+    pub outcome: String,
+    /// Did something fail?
+    pub has_failed: bool,
 }
 
 /// One run: from the opening of a session to its end.
@@ -54,6 +70,8 @@ pub struct Run {
     pub began: f64,
     /// When it ended, or the latest time that is known of it.
     pub ended: f64,
+    /// False if a run died and nobody noted when: `ended` is then the time of its last event, and `rework` is the least that it can be.
+    pub is_end_known: bool,
     /// How it ended: `closed`, `running` or `died`.
     pub ending: &'static str,
     /// How the launcher's attempt ended, in words, if `bivouac run` started it.
@@ -70,9 +88,30 @@ pub struct Run {
     pub rework: f64,
     /// Seconds of its work that a restart won back.
     pub won_back: f64,
-    /// Node memory in use over time, as reported by all nodes: when, the bytes in use, and the budget in bytes.
+    /// Node memory in use over time, as reported by all nodes.
     #[serde(skip)]
-    pub memory: Vec<(f64, u64, u64)>,
+    pub memory: Vec<Memory>,
+}
+
+/// Node memory in use on a node.
+pub struct Memory {
+    /// When it was reported.
+    pub unix: f64,
+    /// The node, by its lowest rank.
+    pub node: u32,
+    /// The bytes in use.
+    pub used: u64,
+    /// The bytes that may be in use.
+    pub budget: u64,
+}
+
+/// A tier that ranks have restored from.
+#[derive(Clone, Serialize)]
+pub struct Source {
+    /// Its name.
+    pub tier: String,
+    /// The number of ranks, of those with events, for which it was the farthest tier that they read from.
+    pub ranks: u64,
 }
 
 /// What was restored, from where, and when.
@@ -86,8 +125,8 @@ pub struct Restored {
     pub version: u64,
     /// The run that took it.
     pub generation: u64,
-    /// The farthest tier that a rank read from.
-    pub tier: String,
+    /// The tiers that the ranks with events read from, nearest first.
+    pub sources: Vec<Source>,
     /// Bytes that the ranks with events have read.
     pub bytes: u64,
     /// The longest time that a rank took.
@@ -203,62 +242,58 @@ pub struct Warning {
 
 /// The groups that have events, by name. If several jobs have used the directories, each job has stories of its own.
 pub fn stories(gathered: &Gathered, now: f64) -> Vec<Story> {
-    let mut all = Vec::new();
-    for (group, ranks) in &gathered.events {
-        let mut jobs: BTreeMap<&str, BTreeMap<u32, Vec<&Event>>> = BTreeMap::new();
-        for (rank, events) in ranks {
-            for (opened, event) in with_openings(events) {
-                jobs.entry(&opened.job).or_default().entry(*rank).or_default().push(event);
-            }
-        }
-        all.extend(jobs.into_values().filter_map(|ranks| story(group, &ranks, gathered, now)));
-    }
-    all
+    let groups = gathered.events.iter();
+    groups.filter_map(|((group, job), ranks)| story(group, job, ranks, gathered, now)).collect()
 }
 
-/// Events with the opening of their session, which is the last opening before them with the same run number. A store that was made anew
-/// begins to count its runs again.
-fn with_openings<'e>(events: impl IntoIterator<Item = &'e Event>) -> Vec<(&'e Opened, &'e Event)> {
-    let mut known: BTreeMap<u64, &Opened> = BTreeMap::new();
-    let mut found = Vec::new();
-    for event in events {
-        if let What::Opened(opened) = &event.what {
-            known.insert(event.run, opened);
-        }
-        found.extend(known.get(&event.run).map(|opened| (*opened, event)));
-    }
-    found
-}
-
-fn story(group: &str, ranks: &BTreeMap<u32, Vec<&Event>>, gathered: &Gathered, now: f64) -> Option<Story> {
+fn story(group: &str, job: &str, ranks: &BTreeMap<u32, Vec<Event>>, gathered: &Gathered, now: f64) -> Option<Story> {
     let mut runs: BTreeMap<(u64, &str), Vec<(u32, &Event)>> = BTreeMap::new();
     for (rank, events) in ranks {
-        for (opened, event) in with_openings(events.iter().copied()) {
+        for (opened, event) in with_openings(events) {
             runs.entry((event.run, &opened.incarnation)).or_default().push((*rank, event));
         }
     }
-    let status = gathered.statuses.iter().find(|status| status.group == group);
-    let mut runs: Vec<Run> =
-        runs.into_iter().filter_map(|((number, _), events)| run(number, &events, status, gathered, now)).collect();
+    let attempts = gathered.attempts_of(job);
+    let mut runs: Vec<Run> = (runs.into_iter())
+        .filter_map(|((number, _), events)| run(number, &events, &gathered.statuses, attempts, now))
+        .collect();
     runs.sort_by(|one, other| one.began.total_cmp(&other.began));
     share_work(&mut runs);
     let first = runs.first()?;
-    let began = attempt_of(&gathered.attempts, first.began).map_or(first.began, |attempt| attempt.began);
-    let ended = runs.iter().map(|run| run.ended).fold(began, f64::max);
-    let tiers_known = runs.last()?.opened.tiers.iter().map(|(tier, _)| tier.clone()).collect::<Vec<_>>();
-    let all = || ranks.iter().flat_map(|(rank, events)| events.iter().map(|event| (*rank, *event)));
+    let unopened = unopened(&runs, attempts);
+    let began = attempt_of(attempts, first.began).map_or(first.began, |attempt| attempt.began);
+    let began = unopened.first().map_or(began, |attempt| attempt.began.min(began));
+    let ended = runs.iter().map(|run| run.ended).chain(unopened.iter().map(|it| it.ended)).fold(began, f64::max);
+    let all = || ranks.iter().flat_map(|(rank, events)| events.iter().map(|event| (*rank, event)));
     Some(Story {
-        job: first.opened.job.clone(),
+        job: job.to_owned(),
         group: group.to_owned(),
         began,
         ended,
         told: ranks.len() as u64,
         account: account(&runs, began, ended),
-        tiers: tiers(all(), &tiers_known),
+        tiers: tiers(all()),
         warnings: warnings(all()),
         missing: missing(all()),
         runs,
+        unopened,
     })
+}
+
+/// The attempts of these runs of `bivouac run` in which no group opened a session.
+fn unopened(runs: &[Run], attempts: &[Attempt]) -> Vec<Unopened> {
+    let supervised: Vec<f64> =
+        runs.iter().filter_map(|run| attempt_of(attempts, run.began)).map(|attempt| attempt.run_began).collect();
+    let has_opened = |attempt: &Attempt| {
+        let within = |run: &Run| (attempt.began..=attempt.ended).contains(&run.began);
+        !attempt.generations.is_empty() || runs.iter().any(within)
+    };
+    let found = attempts.iter().filter(|it| supervised.contains(&it.run_began) && !has_opened(it));
+    let unopened = found.map(|attempt| {
+        let Attempt { began, ended, outcome, .. } = attempt;
+        Unopened { began: *began, ended: *ended, outcome: outcome.clone(), has_failed: attempt.has_failed() }
+    });
+    unopened.collect()
 }
 
 /// The attempt of the launcher that was running at that time.
@@ -266,7 +301,7 @@ fn attempt_of(attempts: &[Attempt], unix: f64) -> Option<&Attempt> {
     attempts.iter().find(|attempt| (attempt.began..=attempt.ended).contains(&unix))
 }
 
-fn run(number: u64, events: &[(u32, &Event)], status: Option<&Status>, gathered: &Gathered, now: f64) -> Option<Run> {
+fn run(number: u64, events: &[(u32, &Event)], statuses: &[Status], attempts: &[Attempt], now: f64) -> Option<Run> {
     let opened = |(_, event): &(u32, &Event)| match &event.what {
         What::Opened(opened) => Some((event.unix, Opened::clone(opened))),
         _ => None,
@@ -276,17 +311,18 @@ fn run(number: u64, events: &[(u32, &Event)], status: Option<&Status>, gathered:
     let (_, first) = all.first()?.clone();
     let began = all.iter().map(|(unix, _)| *unix).fold(f64::INFINITY, f64::min);
     let last = events.iter().map(|(_, event)| event.unix).fold(began, f64::max);
-    let attempt = attempt_of(&gathered.attempts, began);
-    let status = status.filter(|status| status.incarnation == first.incarnation && status.job == first.job);
+    let attempt = attempt_of(attempts, began);
+    let is_it = |status: &&Status| {
+        (&status.group, &status.job, &status.incarnation) == (&first.group, &first.job, &first.incarnation)
+    };
+    let status = statuses.iter().find(is_it);
     let is_closed = events.iter().any(|(_, event)| event.what == What::Closed);
     let is_running = attempt.is_none() && status.is_some_and(|it| !it.closed && now - it.unix < LIVES_SECONDS);
+    let noted = attempt.map(|attempt| attempt.ended).or(status.map(|status| status.unix));
     let (ending, ended) = match (is_closed, is_running) {
         (true, _) => ("closed", last),
         (false, true) => ("running", now.max(last)),
-        (false, false) => {
-            let known = attempt.map(|attempt| attempt.ended).or(status.map(|status| status.unix));
-            ("died", known.unwrap_or(last).max(last))
-        }
+        (false, false) => ("died", noted.unwrap_or(last).max(last)),
     };
     let mut run = Run {
         run: number,
@@ -294,6 +330,7 @@ fn run(number: u64, events: &[(u32, &Event)], status: Option<&Status>, gathered:
         ranks: all.into_iter().map(|(_, opened)| opened).collect(),
         began,
         ended,
+        is_end_known: ending != "died" || noted.is_some(),
         ending,
         outcome: attempt.map(|attempt| attempt.outcome.clone()).filter(|outcome| !outcome.is_empty()),
         restored: None,
@@ -312,7 +349,8 @@ impl Run {
     fn fill(&mut self, events: &[(u32, &Event)]) {
         let mut captures: BTreeMap<u64, Capture> = BTreeMap::new();
         // Only the first restart of a rank counts: a program may restore again and again.
-        let mut has_restored: BTreeSet<u32> = BTreeSet::new();
+        let mut read_from: BTreeMap<u32, String> = BTreeMap::new();
+        let nodes: BTreeMap<u32, u32> = self.ranks.iter().map(|opened| (opened.rank, opened.node)).collect();
         for (rank, event) in events {
             let unix = event.unix;
             match event.what.clone() {
@@ -331,24 +369,31 @@ impl Run {
                     self.refused.push(Refused { unix, level, name, version, reason });
                 }
                 What::Restored { name, version, generation, tier, bytes, .. } => {
-                    if !has_restored.insert(*rank) {
+                    if read_from.contains_key(rank) {
                         continue;
                     }
+                    read_from.insert(*rank, tier);
                     let seconds = event.what.seconds();
-                    let fresh = Restored { unix, name, version, generation, tier, bytes: 0, seconds };
+                    let fresh = Restored { unix, name, version, generation, sources: Vec::new(), bytes: 0, seconds };
                     let restored = self.restored.get_or_insert(fresh);
                     restored.unix = restored.unix.max(unix);
                     restored.bytes = restored.bytes.saturating_add(bytes);
                     restored.seconds = restored.seconds.max(seconds);
                 }
-                What::Memory { used, budget } => self.memory.push((unix, used, budget)),
+                What::Memory { used, budget } => {
+                    let node = nodes.get(rank).copied().unwrap_or(*rank);
+                    self.memory.push(Memory { unix, node, used, budget });
+                }
                 _ => {}
             }
+        }
+        if let Some(restored) = &mut self.restored {
+            restored.sources = sources(read_from.into_values());
         }
         self.captures = captures.into_values().collect();
         self.commits.sort_by(|one, other| one.unix.total_cmp(&other.unix));
         self.refused.sort_by(|one, other| one.unix.total_cmp(&other.unix));
-        self.memory.sort_by(|one, other| one.0.total_cmp(&other.0));
+        self.memory.sort_by(|one, other| one.unix.total_cmp(&other.unix));
     }
 
     /// When the program of this run began or continued.
@@ -368,6 +413,17 @@ impl Run {
         (self.ending == "died")
             .then(|| self.outcome.clone().unwrap_or_else(|| "its processes ended without a word".into()))
     }
+}
+
+/// Counts the ranks that read from each tier, nearest first.
+fn sources(read_from: impl Iterator<Item = String>) -> Vec<Source> {
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    for tier in read_from {
+        *counts.entry(tier).or_default() += 1;
+    }
+    let mut sources: Vec<Source> = counts.into_iter().map(|(tier, ranks)| Source { tier, ranks }).collect();
+    sources.sort_by_key(|source| place(&source.tier));
+    sources
 }
 
 /// Notes for each run how much of its work the next runs did again.
@@ -423,7 +479,12 @@ fn account(runs: &[Run], began: f64, ended: f64) -> Account {
     account
 }
 
-fn tiers<'a>(events: impl Iterator<Item = (u32, &'a Event)>, order: &[String]) -> Vec<TierFigures> {
+/// The place of a tier among the tiers, nearest first; a tier that is not known comes last.
+fn place(tier: &str) -> usize {
+    TierId::all().position(|known| known.name() == tier).unwrap_or(usize::MAX)
+}
+
+fn tiers<'a>(events: impl Iterator<Item = (u32, &'a Event)>) -> Vec<TierFigures> {
     let mut tiers: BTreeMap<String, TierFigures> = BTreeMap::new();
     let mut of_ranks: BTreeMap<String, BTreeMap<u32, (u64, f64)>> = BTreeMap::new();
     for (rank, event) in events {
@@ -440,7 +501,6 @@ fn tiers<'a>(events: impl Iterator<Item = (u32, &'a Event)>, order: &[String]) -
             _ => {}
         }
     }
-    let place = |tier: &str| order.iter().position(|known| known == tier).unwrap_or(order.len());
     let mut tiers: Vec<TierFigures> =
         tiers.into_iter().map(|(tier, figures)| TierFigures { tier, ..figures }).collect();
     tiers.sort_by_key(|figures| place(&figures.tier));
@@ -506,7 +566,7 @@ mod tests {
 
     fn told(ranks: Vec<Vec<Event>>) -> Gathered {
         let ranks = ranks.into_iter().enumerate().map(|(rank, events)| (rank as u32, events)).collect();
-        Gathered { events: [("world".to_owned(), ranks)].into(), ..Gathered::default() }
+        Gathered { events: [(("world".to_owned(), "heat-1".to_owned()), ranks)].into(), ..Gathered::default() }
     }
 
     #[test]
@@ -527,7 +587,8 @@ mod tests {
         let mut gathered = told(vec![root, other]);
         let attempt =
             |began, ended, outcome: &str| Attempt { began, ended, outcome: outcome.into(), ..Attempt::default() };
-        gathered.attempts = vec![attempt(98.0, 150.0, "killed"), attempt(155.0, 201.0, "status 0")];
+        gathered.attempts =
+            [("heat-1".to_owned(), vec![attempt(98.0, 150.0, "killed"), attempt(155.0, 201.0, "status 0")])].into();
         let stories = stories(&gathered, 1000.0);
         let story = &stories[0];
         assert_eq!((story.began, story.ended, story.told, story.runs.len()), (98.0, 200.0, 2, 2));
@@ -554,6 +615,81 @@ mod tests {
         let story = &stories(&told(vec![events]), 1000.0)[0];
         assert_eq!((story.runs[0].rework, story.runs[0].won_back), (40.0, 0.0));
         assert_eq!((story.account.work, story.account.down), (10.0, 10.0));
+    }
+
+    #[test]
+    fn each_rank_may_have_read_from_another_tier() {
+        let from = |tier: &str| match restored(1, 1) {
+            What::Restored { name, version, generation, .. } => What::Restored {
+                name,
+                version,
+                generation,
+                tier: tier.into(),
+                bytes: 100,
+                seconds: 1.0,
+                elect_seconds: 0.1,
+            },
+            _ => unreachable!(),
+        };
+        let ranks = ["peers", "global", "peers"].iter().enumerate().map(|(rank, tier)| {
+            // What a rank restores afterwards does not count.
+            vec![event(2, 0.0, opened(rank as u32)), event(2, 1.0, from(tier)), event(2, 5.0, from("object"))]
+        });
+        let story = &stories(&told(ranks.collect()), 1000.0)[0];
+        let restored = story.runs[0].restored.as_ref().expect("something was restored");
+        let sources: Vec<_> = restored.sources.iter().map(|source| (source.tier.as_str(), source.ranks)).collect();
+        assert_eq!((sources, restored.bytes), (vec![("peers", 2), ("global", 1)], 300));
+    }
+
+    #[test]
+    fn attempts_without_a_session_are_failures_of_the_job_that_they_belong_to() {
+        let events = vec![event(1, 120.0, opened(0)), event(1, 130.0, captured(1, 0.0)), event(1, 140.0, What::Closed)];
+        let mut gathered = told(vec![events]);
+        let attempt = |run_began, began: f64, decision: &str, generations: &[(&str, u64)]| Attempt {
+            run_began,
+            began,
+            ended: began + 9.0,
+            outcome: "status 3".into(),
+            decision: decision.into(),
+            generations: generations.iter().map(|(group, run)| ((*group).to_owned(), *run)).collect(),
+            ..Attempt::default()
+        };
+        let attempts = vec![
+            // Of another run of `bivouac run`, and so of no concern.
+            attempt(1.0, 2.0, "restart", &[]),
+            attempt(100.0, 101.0, "restart", &[]),
+            Attempt { ended: 141.0, ..attempt(100.0, 119.0, "success", &[("world", 1)]) },
+            // Another group has opened a session.
+            attempt(100.0, 145.0, "restart", &[("sub-2", 2)]),
+            attempt(100.0, 160.0, "interrupted", &[]),
+        ];
+        gathered.attempts = [("heat-1".to_owned(), attempts.clone()), ("other".to_owned(), attempts)].into();
+        let story = &stories(&gathered, 1000.0)[0];
+        let unopened: Vec<_> = story.unopened.iter().map(|it| (it.began, it.has_failed)).collect();
+        assert_eq!(unopened, [(101.0, true), (160.0, false)]);
+        assert_eq!((story.began, story.ended), (101.0, 169.0));
+        let Account { total, work, down, .. } = story.account;
+        assert_eq!((total, work, down), (68.0, 20.0, 48.0));
+    }
+
+    #[test]
+    fn an_end_that_nobody_noted_is_said_to_be_unknown() {
+        let events = vec![
+            event(1, 0.0, opened(0)),
+            event(1, 10.0, captured(1, 0.0)),
+            event(2, 30.0, opened(0)),
+            event(2, 30.0, restored(1, 1)),
+            event(2, 50.0, What::Closed),
+        ];
+        let mut gathered = told(vec![events]);
+        let known = |gathered: &Gathered| {
+            let stories = stories(gathered, 1000.0);
+            stories[0].runs.iter().map(|run| (run.is_end_known, run.rework)).collect::<Vec<_>>()
+        };
+        assert_eq!(known(&gathered), [(false, 0.0), (true, 0.0)]);
+        let attempt = Attempt { began: 0.0, ended: 25.0, ..Attempt::default() };
+        gathered.attempts = [("heat-1".to_owned(), vec![attempt])].into();
+        assert_eq!(known(&gathered), [(true, 15.0), (true, 0.0)]);
     }
 
     #[test]
@@ -597,24 +733,19 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_one_number_on_two_stores_and_two_jobs_are_told_apart() {
-        let opened = |job: &str, incarnation: &str| {
-            let (job, incarnation) = (job.to_owned(), incarnation.to_owned());
-            What::Opened(Box::new(Opened { job, incarnation, ranks: 1, ..Opened::default() }))
+    fn runs_of_one_number_on_two_stores_are_told_apart() {
+        let opened = |incarnation: &str| {
+            What::Opened(Box::new(Opened { incarnation: incarnation.into(), ranks: 1, ..Opened::default() }))
         };
         let events = vec![
-            event(1, 0.0, opened("a", "first")),
+            event(1, 0.0, opened("first")),
             event(1, 5.0, captured(1, 0.1)),
             event(1, 9.0, What::Closed),
-            event(1, 20.0, opened("a", "second")),
+            event(1, 20.0, opened("second")),
             event(1, 29.0, What::Closed),
-            event(1, 40.0, opened("b", "third")),
-            event(1, 49.0, What::Closed),
         ];
-        let stories = stories(&told(vec![events]), 1000.0);
-        let counts: Vec<_> = stories.iter().map(|story| (story.job.as_str(), story.runs.len())).collect();
-        assert_eq!(counts, [("a", 2), ("b", 1)]);
-        assert_eq!((stories[0].runs[0].captures.len(), stories[0].runs[1].captures.len()), (1, 0));
+        let runs = &stories(&told(vec![events]), 1000.0)[0].runs;
+        assert_eq!(runs.iter().map(|run| run.captures.len()).collect::<Vec<_>>(), [1, 0]);
     }
 
     #[test]

@@ -23,7 +23,9 @@ pub fn trace(gathered: &Gathered) -> String {
     let all = gathered.events.values().flat_map(BTreeMap::values).flatten();
     let zero = all.clone().map(|event| event.unix - event.what.seconds()).fold(f64::INFINITY, f64::min);
     let mut events = Vec::new();
-    for (number, (group, ranks)) in gathered.events.iter().enumerate() {
+    let is_one_job = gathered.events.keys().all(|(_, job)| gathered.events.keys().all(|(_, other)| other == job));
+    for (number, ((group, job), ranks)) in gathered.events.iter().enumerate() {
+        let group = if is_one_job { group.clone() } else { format!("{job} {group}") };
         for (rank, of_rank) in ranks {
             // A trace identifies its processes by numbers.
             let process = number as u64 * 1_000_000 + u64::from(*rank);
@@ -100,7 +102,10 @@ mod tests {
             Event { unix: 11.0, run: 1, what: written },
             Event { unix: 11.5, run: 1, what: What::Closed },
         ];
-        let gathered = Gathered { events: [("world".to_owned(), [(3, events)].into())].into(), ..Gathered::default() };
+        let gathered = Gathered {
+            events: [(("world".to_owned(), "heat".to_owned()), [(3, events)].into())].into(),
+            ..Gathered::default()
+        };
         let trace: Value = serde_json::from_str(&trace(&gathered)).expect("JSON");
         let of = |name: &str| {
             let events = trace["traceEvents"].as_array().expect("a list");
