@@ -9,12 +9,15 @@
 //! stable interface to anyone else. Programs may build on everything that the crate `bivouac` exports.
 #![forbid(unsafe_code)]
 
+pub use bivouac_core::base::{CheckpointKey, Generation};
 pub use bivouac_core::config::{self, Config};
+pub use bivouac_core::coordination::Culprit;
 pub use bivouac_core::session::{Checkpoint, Companion, DeviceProtected, OnRestart, Protect, Protected, RegionWriter};
 pub use bivouac_core::session::{
     CheckpointBuilder, DeviceCheckpointBuilder, Error, Pending, Restore, Restored, Result, Session, VersionInfo,
 };
-pub use bivouac_core::transfer::{LevelVerdict, Stats};
+pub use bivouac_core::tier::TierId;
+pub use bivouac_core::transfer::{LevelVerdict, Report, Stats};
 pub use bivouac_core::{AffinityReport, Attempt, Element, ElementType, Level, LoadError, Pin, RestartError};
 pub use bivouac_core::{Boxes, Decomposition, Elements, Ids, OnResize};
 pub use bivouac_core::{Caches, Field, FieldMut, History, HistoryError};

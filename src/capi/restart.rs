@@ -52,7 +52,7 @@ fn check_wanted(version: u64) -> Outcome<()> {
     if version == BVK_NEWEST { Ok(()) } else { arguments::check_version(version) }
 }
 
-fn described_restored(restored: &Restored, ranks: u32) -> CRestored {
+fn described_restored(restored: &Restored) -> CRestored {
     CRestored {
         size: 0,
         version: restored.version,
@@ -60,7 +60,7 @@ fn described_restored(restored: &Restored, ranks: u32) -> CRestored {
         bytes: restored.bytes,
         seconds: restored.took.as_secs_f64(),
         level: level_number(restored.tier.level()).into(),
-        ranks: ranks.into(),
+        ranks: restored.ranks.into(),
     }
 }
 
@@ -183,11 +183,10 @@ pub unsafe extern "C" fn bvk_restore(
                 // SAFETY: as the caller says.
                 _ = unsafe { load_protected(open, &mut running, true) };
             }
-            let ranks = running.restart.attempt().saved_ranks();
             match running.restart.end(&open.session, running.failed)? {
                 AttemptEnd::Counts(done) => {
                     // SAFETY: as the caller says; there is no padding.
-                    unsafe { fill(restored, described_restored(&done, ranks), "bvk_restored") }?;
+                    unsafe { fill(restored, described_restored(&done), "bvk_restored") }?;
                     return Ok(BVK_OK);
                 }
                 AttemptEnd::Again(other) => next = Some(*other),
@@ -561,7 +560,6 @@ pub unsafe extern "C" fn bvk_end_restore(
             // about.
             failure = Some(Unloaded::Refused(mistake.text));
         }
-        let ranks = running.restart.attempt().saved_ranks();
         match running.restart.end(&open.session, failure) {
             Ok(AttemptEnd::Again(next)) => {
                 open.attempt = Some(Running::new(id, *next));
@@ -571,7 +569,7 @@ pub unsafe extern "C" fn bvk_end_restore(
                 handles::remove(id);
                 *place = std::ptr::null_mut();
                 // SAFETY: as the caller says; there is no padding.
-                unsafe { fill(restored, described_restored(&done, ranks), "bvk_restored") }?;
+                unsafe { fill(restored, described_restored(&done), "bvk_restored") }?;
                 Ok(BVK_OK)
             }
             Err(error) => {

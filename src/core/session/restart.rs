@@ -89,6 +89,8 @@ pub struct Restored {
     pub version: u64,
     /// The generation of the run that took it.
     pub generation: u64,
+    /// The number of ranks that took it.
+    pub ranks: u32,
     /// The farthest tier from which this rank read.
     pub tier: TierId,
     /// Bytes that this rank has read.
@@ -503,6 +505,7 @@ impl Restart {
         let restored = Restored {
             version: key.version,
             generation: key.generation.0,
+            ranks: attempt.saved_ranks(),
             tier: attempt.farthest(),
             bytes: read.iter().map(|(_, bytes)| bytes).sum(),
             took,

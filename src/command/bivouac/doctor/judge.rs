@@ -583,7 +583,11 @@ fn end_of_allocation(facts: &Facts) -> Vec<Finding> {
             "qsub -l walltime",
             "a signal from the script",
         ),
-        _ => ("BIVOUAC_EXIT_END_TIME=$SLURM_JOB_END_TIME", "sbatch --time", "sbatch --signal=B:USR1@300"),
+        _ => (
+            "BIVOUAC_EXIT_END_TIME=${SLURM_JOB_END_TIME:-unset}, or use bivouac run, which asks SLURM",
+            "sbatch --time",
+            "sbatch --signal=B:USR1@300",
+        ),
     };
     match (configured, known) {
         (Some(left), _) if left <= exit.reserve => vec![problem(
