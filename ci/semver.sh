@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Compares the public interface in Rust with that of a release: ci/semver.sh [REVISION] (default: the newest tag v*).
+# Compares the public interface in Rust with that of a release: ci/semver.sh [REVISION] (default: the newest tag v*, and until there is
+# one, the baseline below). A commit that breaks the interface on purpose says so in CHANGELOG.md, and the next one moves the baseline.
 #
 # It needs cargo-semver-checks (cargo install cargo-semver-checks --locked) and rustdoc of the same toolchain. The items that `bivouac`
 # offers are defined in bivouac-core, and the tool looks at each crate separately: a finding in bivouac-core counts only if src/lib.rs
@@ -12,7 +13,9 @@ cd "$root"
 command -v cargo-semver-checks > /dev/null ||
     { echo "ci/semver.sh: cargo-semver-checks is not there: cargo install cargo-semver-checks --locked" >&2 && exit 2; }
 revision=${1:-$(git tag --list 'v*' --sort=-version:refname | head -n 1)}
-[ -n "$revision" ] || { echo "ci/semver.sh: nothing is released yet (no tag v*): give a revision to compare with" >&2 && exit 2; }
+# Until there is a tag: the commit at which the interface was last broken on purpose.
+baseline=151ca70
+revision=${revision:-$baseline}
 # The tool builds each crate in a separate workspace, where Cargo.toml's patches do not apply: a configuration patches instead.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

