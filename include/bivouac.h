@@ -688,8 +688,9 @@ int bvk_get_level_stats(bvk_session_t session,
                         int level,
                         struct bvk_level_stats *stats);
 
-// Reads the next verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: all verdicts have been read. The
-// first reports, which have no name, are about configured tiers that cannot be used: no checkpoint reaches the level of such a tier.
+// Reads the next report: a verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: all reports have been
+// read. The first reports, which have no name, are about configured tiers that cannot be used: no checkpoint reaches the level of such
+// a tier.
 //
 // Local, never waits. All ranks get the same verdicts, though not at the same time.
 //
@@ -1508,8 +1509,8 @@ int bvk_boxes_of(bvk_parts_t parts,
 // `parts` is NULL or points to a handle.
 int bvk_parts_close(bvk_parts_t *parts);
 
-// Opens a history of this rank under the name `name`, with a cache on GPU number `gpu`. With `BVK_NO_GPU`, the first cache is in the
-// memory of the process. `keep`: `BVK_KEEP_...`. The configuration says how much memory and file space the history may take (`[device]`,
+// Opens a history of this rank under the name `name`, with a cache on GPU number `gpu`. With `BVK_NO_GPU`, this cache is in the memory
+// of the process. `keep`: `BVK_KEEP_...`. The configuration says how much memory and file space the history may take (`[device]`,
 // `[history]`). Without a GPU, a `device.budget` in percent is a share of this rank's part of node memory.
 //
 // Local. The first history on a GPU initialises the driver if necessary, which takes up to a second.
@@ -1615,8 +1616,8 @@ int bvk_history_close(bvk_history_t *history);
 // `BVK_ERR_STATE`: the session already offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session is unchanged.
 //
 // Requirements:
-// After this call, the memory of a region on that GPU must stay valid beyond the call that captures it: it stays allocated until
-// `bvk_settle` or `bvk_close` has returned. From a capture until the next one, all work that writes to a saved region, on any stream, must
+// After this call, the memory of a region on that GPU must stay allocated beyond the call that captures it, until `bvk_settle`
+// or `bvk_close` has returned. From a capture until the next one, all work that writes to a saved region, on any stream, must
 // be declared before it is enqueued. Otherwise the checkpoint is refused on all ranks (with `offload.audit = false` it may instead contain
 // later bytes, and nothing detects this).
 int bvk_offload(bvk_session_t session,
@@ -1826,8 +1827,8 @@ FILE *bvk_fopen_saved(bvk_restart_t restart,
 // Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting
 // for the other ranks. Blocks on node-local storage.
 //
-// Errors: `BVK_ERR_REGION`; `BVK_ERR_CAPTURE`: the file cannot be created there. If a file is missing, `bvk_capture`
-// fails, and the other ranks are told.
+// Errors: `BVK_ERR_REGION`; `BVK_ERR_CAPTURE`: the file cannot be created there. `bvk_capture` then fails, too, and the other ranks are
+// told. The same happens if a file is missing when `bvk_capture` is called.
 //
 // Requirements:
 // `name` is NULL or a NUL-terminated string; `path` points to a pointer.

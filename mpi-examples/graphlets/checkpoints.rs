@@ -57,7 +57,8 @@ impl Checkpoints {
     pub fn restart(&self, counters: &mut Counters) -> Result<u32, Box<dyn Error>> {
         let mut next = 0;
         let mut found = String::new();
-        // The closure may run several times: if any rank fails, all ranks try the next older checkpoint.
+        // The closure may run several times: if any rank finds damage, or rejects the version, all ranks load again,
+        // from another copy or an older version. Any other error ends the restart on all ranks.
         let restored = self.session.begin_restore(NAME).run(|r: &mut bivouac::Attempt| -> bivouac::Result<()> {
             found = r.value("problem")?;
             if found != self.problem {

@@ -51,7 +51,8 @@ pub fn restart(
 ) -> Result<u64, Box<dyn Error>> {
     let mut step = 0u64;
     let mut found = String::new();
-    // The closure may run several times: if any rank fails, all ranks try the next older checkpoint.
+    // The closure may run several times: if any rank finds damage, or rejects the version, all ranks load again, from
+    // another copy or an older version. Any other error ends the restart on all ranks.
     let restored = session.begin_restore(NAME).run(|r: &mut bivouac::Attempt| -> bivouac::Result<()> {
         r.load_on("temperature", blocks, &mut field.now.cells)?;
         step = r.shared("step")?;

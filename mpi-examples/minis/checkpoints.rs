@@ -81,7 +81,8 @@ impl Checkpoints {
     /// Any error that the restart reports, or a checkpoint that belongs to another problem.
     pub fn restart(&self, app: &mut dyn App, machine: &dyn Machine) -> Result<u64> {
         let (mut next, mut found) = (0, String::new());
-        // The closure may run several times: if any rank fails, all ranks try the next older checkpoint.
+        // The closure may run several times: if any rank finds damage, or rejects the version, all ranks load again,
+        // from another copy or an older version. Any other error ends the restart on all ranks.
         let restored = self.session.begin_restore(NAME).run(|r: &mut bivouac::Attempt| -> bivouac::Result<()> {
             found = r.value("problem")?;
             if found != self.problem {

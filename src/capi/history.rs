@@ -147,8 +147,8 @@ impl Past {
     }
 }
 
-/// Opens a history of this rank under the name `name`, with a cache on GPU number `gpu`. With `BVK_NO_GPU`, the first cache is in the
-/// memory of the process. `keep`: `BVK_KEEP_...`. The configuration says how much memory and file space the history may take (`[device]`,
+/// Opens a history of this rank under the name `name`, with a cache on GPU number `gpu`. With `BVK_NO_GPU`, this cache is in the memory
+/// of the process. `keep`: `BVK_KEEP_...`. The configuration says how much memory and file space the history may take (`[device]`,
 /// `[history]`). Without a GPU, a `device.budget` in percent is a share of this rank's part of node memory.
 ///
 /// Local. The first history on a GPU initialises the driver if necessary, which takes up to a second.

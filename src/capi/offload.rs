@@ -185,8 +185,8 @@ fn of_entry(name: &str, at: usize, failure: &Failure) -> Failure {
 /// `BVK_ERR_STATE`: the session already offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session is unchanged.
 ///
 /// # Safety
-/// After this call, the memory of a region on that GPU must stay valid beyond the call that captures it: it stays allocated until
-/// `bvk_settle` or `bvk_close` has returned. From a capture until the next one, all work that writes to a saved region, on any stream, must
+/// After this call, the memory of a region on that GPU must stay allocated beyond the call that captures it, until `bvk_settle`
+/// or `bvk_close` has returned. From a capture until the next one, all work that writes to a saved region, on any stream, must
 /// be declared before it is enqueued. Otherwise the checkpoint is refused on all ranks (with `offload.audit = false` it may instead contain
 /// later bytes, and nothing detects this).
 #[unsafe(no_mangle)]

@@ -793,8 +793,9 @@ pub unsafe extern "C" fn bvk_get_level_stats(
     })
 }
 
-/// Reads the next verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: all verdicts have been read. The
-/// first reports, which have no name, are about configured tiers that cannot be used: no checkpoint reaches the level of such a tier.
+/// Reads the next report: a verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: all reports have been
+/// read. The first reports, which have no name, are about configured tiers that cannot be used: no checkpoint reaches the level of such
+/// a tier.
 ///
 /// Local, never waits. All ranks get the same verdicts, though not at the same time.
 ///

@@ -24,18 +24,18 @@ use std::path::{Path, PathBuf};
   bivouac ls /dev/shm                         all your memory segments on this node
   bivouac ls --json /scratch/ckpt | jq '.checkpoints[] | select(.state == \"committed\") | .version'
 
-STATE is committed; restorable (all shards are there, and the next restart writes the manifest); incomplete (being
-written, or left behind by a crash); held (kept only because files of later checkpoints refer to it); or damaged.
-`bivouac verify` reads the data as well. RANKS shows the number of shards here and the number of ranks that took the
-checkpoint. AGE is the time since the last change. REFERS TO lists the versions that are needed to restore the
-checkpoint (reduction).
+STATE is one of these: committed; restorable (all shards are there, and the next restart writes the manifest);
+incomplete (being written, or left behind by a crash); held (kept only because files of later checkpoints refer to it);
+damaged. `bivouac verify` reads the data as well. RANKS shows the number of shards here and the number of ranks that
+took the checkpoint. AGE is the time since the last change. REFERS TO lists the versions that are needed to restore the
+checkpoint (docs/REDUCTION.md).
 OTHER RANKS is shown if some version can be restored on a different number of ranks. For each version, the column says
 whether it can, according to one of the version's shards (docs/ELASTIC.md). `bivouac inspect` names the regions that
 prevent it.
-STANDING, which is judged from this directory alone, is newest (a restart continues from this checkpoint, which is
-removed only when there is a newer one); older (the newest descends from this one, which stays for as long as keep_last
-and keep_every say); or left behind (a run went back to an earlier checkpoint or started the series over, and a restart
-takes this one only if it is asked for by number).
+STANDING, which is judged from this directory alone, is one of these: newest (a restart continues from this
+checkpoint, which is removed only when there is a newer one); older (the newest descends from this one, which stays for
+as long as keep_last and keep_every say); left behind (a run went back to an earlier checkpoint or started the series
+over, and a restart takes this one only if it is asked for by number).
 FOR OTHERS counts the shards and parity parts that are kept here for other nodes (partner, xor, rs). CONTENT, in the
 table of a segment, is shard or parity.
 

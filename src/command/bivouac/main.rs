@@ -22,7 +22,7 @@
 //! |---|---|
 //! | 0 | done, and all that was examined is good |
 //! | 1 | damage was found, by any command; `doctor` found problems, `drain` or `rebuild` could not copy all that it should, `topo --compare` found a difference |
-//! | 2 | wrong usage, something could not be read or removed, or the command refused |
+//! | 2 | wrong usage, something could not be read or removed, or the command refused to act |
 //! | 3 | there was nothing to work on: no checkpoint, segment or job was found |
 //!
 //! [`ending`] defines these; `run` has additional ones.
@@ -84,7 +84,7 @@ use std::process::ExitCode;
 folder below such a directory; a container file (.bvs, .bvc, .bvp); a manifest; a memory segment \
 (/dev/shm/bivouac-…); or a folder of segments.\n\n\
 Exit status of all commands: 0 done, and everything is good; 1 damage, problems or differences found; 2 wrong usage, \
-something cannot be read, or the command refused; 3 nothing found: no checkpoint, segment or job. \
+something cannot be read, or the command refused to act; 3 nothing found: no checkpoint, segment or job. \
 `bivouac run --help` lists the additional statuses of a supervised job."
 )]
 struct Cli {

@@ -41,7 +41,7 @@ the other one is removed too. Nothing that belongs to a run that is alive is eve
 is locked or a process holds its segment. A local tier has no claims, so there the segments in --memory decide.
 Claims and the store ID are kept, because they number the runs; `rm -r` removes them as well.
 
-Exit status: 0 done; 2 wrong usage, something cannot be read, or the command refused; 3 nothing found.")]
+Exit status: 0 done; 2 wrong usage, something cannot be read, or the command refused to act; 3 nothing found.")]
 pub struct Args {
     /// Directories or memory segments
     #[arg(required = true)]

@@ -25,7 +25,7 @@ copied by itself. The command may be killed and started again. A checkpoint is r
 alive.
 
 Exit status: 0 done, or all checkpoints are self-contained already; 1 something is damaged or missing; 2 wrong usage,
-something cannot be read, or the command refused; 3 nothing found.")]
+something cannot be read, or the command refused to act; 3 nothing found.")]
 pub struct Args {
     /// Checkpoint folders, or directories with checkpoints
     #[arg(required = true)]

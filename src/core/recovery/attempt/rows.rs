@@ -69,7 +69,7 @@ impl<'o> How<'o> {
         How::By(ByOwner { column: column.into(), element, width, owners: Box::new(owners) })
     }
 
-    /// The same choice of rows for another attempt, which borrows the program's function.
+    /// The same choice of rows, for another attempt. It borrows the program's function.
     pub(crate) fn again(&mut self) -> How<'_> {
         match self {
             How::Own => How::Own,
