@@ -958,7 +958,7 @@ int bvk_load(bvk_restart_t restart,
              uint64_t count,
              int kind);
 
-// Loads all protected regions. The application loads other regions of the checkpoint itself, or leaves them out.
+// Loads all protected regions, if there are any. The application loads other regions of the checkpoint itself, or leaves them out.
 //
 // Local, except for values and for regions on boxes: for these, the call is collective whenever `bvk_load_on` and `bvk_load_shared` are.
 // Blocks on the tiers that hold the copies, and then until all ranks have made the call.

@@ -209,7 +209,8 @@ unsafe fn load_protected(open: &mut Open, running: &mut Running, is_all: bool) -
         Ok(left_out) => left_out,
         Err(error) => return running.note(Ok(Err(error))),
     };
-    if protected.iter().next().is_none() && !left_out.is_empty() {
+    // A program that names the regions itself may have protected none.
+    if is_all && protected.iter().next().is_none() && !left_out.is_empty() {
         let named = named(&left_out);
         let text = format!("nothing is protected, but the checkpoint has {named}: call bvk_protect before bvk_restore");
         return running.note(Err(Failure::state(text)));
@@ -449,7 +450,7 @@ pub unsafe extern "C" fn bvk_load(
     })
 }
 
-/// Loads all protected regions. The application loads other regions of the checkpoint itself, or leaves them out.
+/// Loads all protected regions, if there are any. The application loads other regions of the checkpoint itself, or leaves them out.
 ///
 /// Local, except for values and for regions on boxes: for these, the call is collective whenever `bvk_load_on` and `bvk_load_shared` are.
 /// Blocks on the tiers that hold the copies, and then until all ranks have made the call.

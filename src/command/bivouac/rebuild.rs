@@ -41,8 +41,8 @@ directory lacks, checking each block against the digest made at capture, and the
 the job restarts from this version. Nothing is removed from a DIR. The command may be killed and started again.
 
 Exit status: 0 done; 1 something is damaged or missing: no version of a series is available, or only one that is older
-than a version that was once committed; 2 wrong usage, something cannot be read, or the command refused to act; 3
-nothing found.")]
+than a version that was once committed; 2 wrong usage, something cannot be read, or the command refused to act;
+3 nothing found.")]
 pub struct Args {
     /// What the surviving nodes hold: directories or memory segments
     #[arg(required = true, value_name = "DIR")]

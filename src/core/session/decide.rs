@@ -2,6 +2,8 @@
 
 use super::asking::{ask, decoded};
 use super::error::{Error, Result};
+use crate::base::Rank;
+use crate::base::log;
 use crate::base::sync::Lock;
 use crate::config::{ExitConfig, Interval};
 use crate::coordination::{Ballot, Outcome, Payload};
@@ -68,6 +70,12 @@ impl Decisions {
         let interval = engine.config().job.interval;
         self.steps += 1;
         let is_timed = interval.is_timed();
+        if self.steps == 1 && interval.steps == 0 && !is_timed && engine.identity().rank == Rank::ROOT {
+            log::warn!(
+                "event=no-interval: should_checkpoint answers no until an interval is set: BIVOUAC_INTERVAL_SECONDS=auto, or another key \
+                 of [interval]"
+            );
+        }
         if engine.tuning().is_on() {
             let blocked = engine.reporter().count(|stats| stats.blocked_total);
             engine.tuning().on_step(engine.clock().now(), blocked);

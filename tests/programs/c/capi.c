@@ -885,6 +885,15 @@ static void groups(void) {
     number = 0;
     IS(bvk_restore(session, "alone", BVK_NEWEST, NULL), BVK_OK);
     CHECK(number == 41);
+    // A program that loads its regions itself may have protected none.
+    bvk_restart_t restart = NULL;
+    IS(bvk_unprotect(session, "number"), BVK_OK);
+    IS(bvk_restore(session, "alone", BVK_NEWEST, NULL), BVK_ERR_RESTART);
+    CHECK(strstr(bvk_error(), "nothing is protected"));
+    IS(bvk_begin_restore(session, "alone", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_load_protected(restart), BVK_OK);
+    IS(bvk_load(restart, "number", &number, 1, BVK_I32), BVK_OK);
+    IS(bvk_end_restore(&restart, 1, NULL), BVK_OK);
     // The checkpoint was begun and never ended: closing the session gives it up.
     bvk_checkpoint_t left = NULL;
     IS(bvk_begin_checkpoint(session, "alone", 2, &left), BVK_OK);
