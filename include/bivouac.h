@@ -322,7 +322,7 @@ struct bvk_stats {
   uint64_t live_bytes;
   // Bytes in `live_bytes` that a write of the application waited for.
   uint64_t live_waited_bytes;
-  // Bytes in `live_bytes` that a declaration copied.
+  // Bytes in `live_bytes` that were copied because a write was declared (`bvk_before_write`).
   uint64_t live_declared_bytes;
   // Live regions that were nevertheless copied before the checkpoint call returned.
   uint64_t live_at_once;
@@ -688,9 +688,9 @@ int bvk_get_level_stats(bvk_session_t session,
                         int level,
                         struct bvk_level_stats *stats);
 
-// Reads the next report: a verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: all reports have been
-// read. The first reports, which have no name, are about configured tiers that cannot be used: no checkpoint reaches the level of such
-// a tier.
+// Reads the next report, which is a verdict that the ranks have agreed on. Reports come in the order of the checkpoints. `BVK_NOTHING`:
+// all reports have been read. The first reports, which have no name, are about configured tiers that cannot be used: no checkpoint
+// reaches the level of such a tier.
 //
 // Local, never waits. All ranks get the same verdicts, though not at the same time.
 //
@@ -889,7 +889,7 @@ int bvk_release(bvk_pending_t *pending);
 // that contains any other region can be restored only on the number of ranks that took it. If a version is damaged on some rank, all ranks
 // take the next older one, unless a single version was requested. `restored`: NULL, or a structure to fill. `BVK_NOTHING`: there is
 // nothing to restore. Regions of the checkpoint that are not protected are not loaded, and a warning names them. It is an error if no
-// region is protected.
+// region is protected and the checkpoint has one.
 //
 // Collective: all ranks. Blocks until all ranks have loaded, and waits for checkpoints of this session that are being written.
 //

@@ -149,7 +149,7 @@ impl Running {
 /// that contains any other region can be restored only on the number of ranks that took it. If a version is damaged on some rank, all ranks
 /// take the next older one, unless a single version was requested. `restored`: NULL, or a structure to fill. `BVK_NOTHING`: there is
 /// nothing to restore. Regions of the checkpoint that are not protected are not loaded, and a warning names them. It is an error if no
-/// region is protected.
+/// region is protected and the checkpoint has one.
 ///
 /// Collective: all ranks. Blocks until all ranks have loaded, and waits for checkpoints of this session that are being written.
 ///

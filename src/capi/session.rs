@@ -143,7 +143,7 @@ pub struct CStats {
     pub live_bytes: u64,
     /// Bytes in `live_bytes` that a write of the application waited for.
     pub live_waited_bytes: u64,
-    /// Bytes in `live_bytes` that a declaration copied.
+    /// Bytes in `live_bytes` that were copied because a write was declared (`bvk_before_write`).
     pub live_declared_bytes: u64,
     /// Live regions that were nevertheless copied before the checkpoint call returned.
     pub live_at_once: u64,
@@ -793,9 +793,9 @@ pub unsafe extern "C" fn bvk_get_level_stats(
     })
 }
 
-/// Reads the next report: a verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: all reports have been
-/// read. The first reports, which have no name, are about configured tiers that cannot be used: no checkpoint reaches the level of such
-/// a tier.
+/// Reads the next report, which is a verdict that the ranks have agreed on. Reports come in the order of the checkpoints. `BVK_NOTHING`:
+/// all reports have been read. The first reports, which have no name, are about configured tiers that cannot be used: no checkpoint
+/// reaches the level of such a tier.
 ///
 /// Local, never waits. All ranks get the same verdicts, though not at the same time.
 ///

@@ -8,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The maximum number of problems that are kept. Further ones are counted: a wrong file must not produce a megabyte of messages.
+/// The maximum number of problems that are kept. Further ones are only counted: a wrong file must not produce a megabyte of messages.
 const PROBLEMS_MAX: usize = 100;
 
 /// The maximum number of characters of a value or a name in a message. A longer one is cut.

@@ -14,12 +14,12 @@
 //! Everything else serves tests:
 //!
 //! - **Steps.** Each change of the disk (making, writing, reserving, syncing, renaming, removing, touching) is one step, if it
-//!   succeeds. [`Simulated::steps`] counts them, [`Simulated::freeze_after`] stops all processes at a chosen step. So a test
-//!   counts the steps of a run and then repeats the run, frozen at each step in turn.
+//!   succeeds. [`Simulated::steps`] counts them, and [`Simulated::freeze_after`] stops all processes at a chosen step. So a test
+//!   can count the steps of a run and then repeat the run, frozen at each step in turn.
 //! - **Processes.** [`Simulated::process`] gives a value whose calls and locks belong to one simulated process on the same disk;
 //!   [`Simulated::kill`] ends that process alone.
-//! - **Damage and faults** for a directory and everything below it: [`Fault`], capacity, flipped bits, other bytes, cut and lost files.
-//!   So one simulated disk holds `/local-0`, `/local-1` and `/global`, and each can fail on its own.
+//! - **Damage and faults** for a directory and everything below it: [`Fault`], capacity, flipped bits, replaced bytes, cut and lost files.
+//!   So one simulated disk can hold `/local-0`, `/local-1` and `/global`, and each can fail on its own.
 //!
 //! All clones share one disk with one mutex; a call never blocks on anything else. Paths start at the root, whether they
 //! are absolute or not, and `..` is refused. Renames must not leave their directory (`EXDEV`). All random choices depend
@@ -268,7 +268,7 @@ impl Simulated {
         self.lock().killed.clear();
     }
 
-    /// Ends all locks, as when all processes have died; guards that still exist hold nothing.
+    /// Releases all locks, as when all processes have died; guards that still exist hold nothing.
     pub fn drop_locks(&self) {
         self.lock().disk.drop_locks(|_| true);
     }
@@ -312,7 +312,7 @@ impl Simulated {
         Ok(())
     }
 
-    /// Copies the disk. The copy does not include steps, faults, capacities and counters.
+    /// Copies the disk. The copy does not include steps, faults, capacities or counters.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.lock().disk.clone())
     }
