@@ -11,9 +11,9 @@ ci/setup.sh [--with-mpich] [--with-hosts] [--with-object-store] [--with-tests]
   --with-object-store
                  a server that speaks S3 (s3s-fs, by cargo, a minute), for launch/demo-object.sh
   --with-tests   that and a second one (moto, by pip), rustfmt, clippy, a word about cargo-nextest, the compiler of the GPU kernels and
-                 mdBook (by pip), and what the test hosts need (SLURM and a few tools, no service is started), the machines with several NUMA nodes (QEMU) and
-                 programs in other languages (gfortran, CMake, cereal, libclang, Python with mpi4py, numpy and h5py) and Chromium; without the rights to install
-                 those, their tests are skipped
+                 mdBook (by pip), and what the test hosts need (SLURM and a few tools, no service is started), the machines with
+                 several NUMA nodes (QEMU) and programs in other languages (gfortran, CMake, cereal, libclang, Python with mpi4py,
+                 numpy and h5py) and Chromium; without the rights to install those, their tests are skipped
 END
 }
 

@@ -46,6 +46,14 @@ impl Gathered {
         self.attempts.get(job).map_or(&[], Vec::as_slice)
     }
 
+    /// How a group is called: by its name, and by that of its job as well if there are several jobs.
+    pub fn called(&self, group: &str, job: &str) -> String {
+        match self.events.keys().all(|(_, other)| other == job) {
+            true => group.to_owned(),
+            false => format!("{job}, {group}"),
+        }
+    }
+
     fn add(&mut self, directory: &RunDirectory) {
         let (statuses, problems) = directory.read_statuses();
         let mut jobs: BTreeSet<String> = statuses.iter().map(|status| status.job.clone()).collect();

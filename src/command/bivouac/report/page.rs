@@ -26,14 +26,14 @@ pub fn page(stories: &[Story], gathered: &Gathered, now: f64) -> String {
         escaped(&title)
     );
     if stories.len() > 1 {
-        let links = stories.iter().map(|story| format!("<a href='#{}'>{}</a>", anchor(story), named(story, stories)));
+        let links = stories.iter().map(|story| format!("<a href='#{}'>{}</a>", anchor(story), called(story, gathered)));
         _ = writeln!(text, "<p class=links>Groups: {}</p>", links.collect::<Vec<_>>().join(" · "));
     }
     let none = BTreeMap::new();
     for story in stories {
         _ = writeln!(text, "<section id='{}'>", anchor(story));
         if stories.len() > 1 {
-            _ = writeln!(text, "<h1>{}</h1>", named(story, stories));
+            _ = writeln!(text, "<h1>{}</h1>", called(story, gathered));
         }
         group(&mut text, story, gathered.events.get(&(story.group.clone(), story.job.clone())).unwrap_or(&none));
         _ = writeln!(text, "</section>");
@@ -55,12 +55,8 @@ fn anchor(story: &Story) -> String {
     escaped(&format!("{}-{}", story.job, story.group))
 }
 
-/// The name of a group, with that of its job if there are several jobs.
-fn named(story: &Story, stories: &[Story]) -> String {
-    match stories.iter().all(|other| other.job == story.job) {
-        true => escaped(&story.group),
-        false => escaped(&format!("{}, {}", story.job, story.group)),
-    }
+fn called(story: &Story, gathered: &Gathered) -> String {
+    escaped(&gathered.called(&story.group, &story.job))
 }
 
 fn group(text: &mut String, story: &Story, ranks: &BTreeMap<u32, Vec<Event>>) {
@@ -300,6 +296,7 @@ fn unopened(attempt: &Unopened, story: &Story) -> (f64, Vec<String>) {
     (attempt.began, cells)
 }
 
+/// The number of checkpoints, and their data.
 fn captured(text: &mut String, story: &Story) {
     let captures = || story.runs.iter().flat_map(|run| &run.captures);
     let bytes = captures().fold(0u64, |sum, capture| sum.saturating_add(capture.bytes));

@@ -23,9 +23,8 @@ pub fn trace(gathered: &Gathered) -> String {
     let all = gathered.events.values().flat_map(BTreeMap::values).flatten();
     let zero = all.clone().map(|event| event.unix - event.what.seconds()).fold(f64::INFINITY, f64::min);
     let mut events = Vec::new();
-    let is_one_job = gathered.events.keys().all(|(_, job)| gathered.events.keys().all(|(_, other)| other == job));
     for (number, ((group, job), ranks)) in gathered.events.iter().enumerate() {
-        let group = if is_one_job { group.clone() } else { format!("{job} {group}") };
+        let group = gathered.called(group, job);
         for (rank, of_rank) in ranks {
             // A trace identifies its processes by numbers.
             let process = number as u64 * 1_000_000 + u64::from(*rank);
